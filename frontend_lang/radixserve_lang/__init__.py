@@ -1,0 +1,1 @@
+"""The Python DSL for agent programs, and the client that sends them."""

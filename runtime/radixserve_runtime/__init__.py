@@ -1,0 +1,1 @@
+"""The runtime process: scheduler, radix cache, model, sampler and grammar masks."""

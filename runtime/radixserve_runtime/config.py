@@ -1,0 +1,40 @@
+"""Settings of the runtime process. Floor 5 fills them from flags and file; nothing here reads the environment."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One runtime process. Passed as JSON on its standard input."""
+
+    model: str
+    """A local GGUF file or Hugging Face folder (floor 5 has resolved names and downloads)."""
+    socket: str
+    """ZMQ address to bind, `ipc://...`."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    backend: Literal["auto", "reference", "cpu", "flashinfer"] = "auto"
+    device: str = "cpu"
+    kv_tokens: int = 65_536
+    """Tokens that the KV pool holds."""
+    page_size_tokens: int = 16
+    max_batch_tokens: int = 512
+    """Most tokens (prefill and decode) of one step."""
+    max_running: int = 64
+    """Most sequences of one step."""
+    max_context: int = 0
+    """0: what the model says."""
+    itl_target_ms: float = 0.0
+    """Bound on a step that mixes prefill beside decodes; 0: a multiple of a pure decode step (see scheduler/budget.py)."""
+    prefix_cache: bool = True
+    schedule: Literal["continuous", "dynamic", "static"] = "continuous"
+    max_queue_delay_ms: float = 50.0
+    """Static and dynamic batching: how long the first waiting request waits for company."""
+    num_threads: int = 0
+    """Compute threads; 0: the cores that this process may use."""
+    heartbeat_s: float = 0.5
+    peer_timeout_s: float = 10.0
+    kernel_cache_dir: str = ""
+    """Where compiled kernels are kept; empty: the user's cache directory."""

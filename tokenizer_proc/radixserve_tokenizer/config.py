@@ -1,0 +1,34 @@
+"""Settings of the tokenizer process. Floor 5 fills them from flags and file; nothing here reads the environment."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One tokenizer process. Passed as JSON on its standard input."""
+
+    model: str
+    """The same local GGUF file or Hugging Face folder that the runtime loads."""
+    model_name: str
+    """The name that clients see."""
+    socket: str
+    """ZMQ address to bind for clients, `ipc://...`."""
+    runtime_socket: str
+    """ZMQ address of the runtime."""
+    max_queued: int = 512
+    """Generations that may wait for their first token before new programs are refused with 503."""
+    max_programs: int = 4096
+    max_options: int = 256
+    """Most options of one select or score, and most branches of one fork."""
+    max_stop_strings: int = 16
+    max_stop_bytes: int = 1024
+    max_logit_bias: int = 1024
+    max_logprobs: int = 20
+    client_timeout_s: float = 10.0
+    """A client silent for this long is gone: its programs are cancelled and dropped."""
+    heartbeat_s: float = 1.0
+    runtime_timeout_s: float = 5.0
+    """A runtime silent for this long is reported as stuck by health."""
+    compile_timeout_s: float = 5.0
+    compile_memory_mb: int = 1024
