@@ -1,0 +1,79 @@
+"""What `make demo` runs: one system prompt, eight branches that vote, a constrained JSON answer, and the program's tree.
+
+Runs against RADIXSERVE_URL if that is set, else starts an engine of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from typing import Literal
+
+import radixserve as rs
+from pydantic import BaseModel, Field
+from rich.console import Console
+
+SYSTEM = rs.system(
+    "You are a careful assistant for travellers. You answer questions about countries, cities, rivers and money. "
+    "Think about what is asked, answer with facts that you are sure of, and keep to the point. "
+    "When you are asked for one word, you answer with one word and nothing else."
+)
+
+
+class Verdict(BaseModel):
+    """What the program returns."""
+
+    city: str = Field(max_length=24)
+    country: str = Field(max_length=24)
+    continent: Literal["Africa", "America", "Asia", "Europe", "Oceania"]
+
+
+class Result(BaseModel):
+    """The verdict with the votes behind it."""
+
+    verdict: Verdict
+    votes: dict[str, int]
+
+
+@rs.function
+def capital(s: rs.State, country: str, n: int = 8) -> Result:
+    """Ask n branches for the capital, take the majority, and have it written as JSON."""
+    s += (SYSTEM, rs.user(f"Which city is the capital of {country}? Answer with the name of the city only."))
+    votes: Counter[str] = Counter()
+    with s.fork(n) as branches:
+        drafts = [b.gen(max_tokens=12, temperature=0.9, regex=r"[A-Z][a-z]{2,15}( [A-Z][a-z]{2,15})?") for b in branches]
+        for draft in rs.as_completed(drafts):
+            votes[draft.value] += 1
+    winner = votes.most_common(1)[0][0]
+    s += rs.assistant(winner)
+    s += rs.user("Now write what you know about this capital as one JSON object with the keys city, country and continent.")
+    return Result(verdict=s.gen(json=Verdict, max_tokens=96, temperature=0.0).value, votes=dict(votes.most_common()))
+
+
+def main() -> None:
+    """Run the program and show its answer and its tree."""
+    out = Console(highlight=False)
+    started = time.monotonic()
+    if os.environ.get("RADIXSERVE_URL"):
+        engine: rs.EngineLike = rs.connect()
+    else:
+        out.print("[dim]starting an engine with smollm2-135m[/dim]")
+        engine = rs.Engine("smollm2-135m", say=lambda text: out.print(f"[dim]{text}[/dim]"))
+    with engine:
+        out.print(f"[dim]ready after {time.monotonic() - started:.1f} s[/dim]")
+        began = time.monotonic()
+        run = capital.run("France", engine=engine, seed=7)
+        took = time.monotonic() - began
+        out.print("votes  ", run.value.votes)
+        out.print("answer ", run.value.verdict.model_dump_json())
+        out.print(run.trace)
+        usage = run.usage
+        out.print(
+            f"{usage.prompt_tokens} prompt tokens, of which {usage.cached_tokens} came from the cache; "
+            f"{usage.output_tokens} tokens written in {took:.1f} s"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Every setting of `radixserve serve`: one field here is one flag and one key of the TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+from typing import Literal
+
+
+class ConfigError(ValueError):
+    """A setting that can't be used; the text names it and says what is allowed."""
+
+
+def _flag(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Settings of one engine and of the HTTP server before it."""
+
+    model: str = _flag("smollm2-135m", "Model: the bundled default, a GGUF file, a Hugging Face folder or a hub id.")
+    served_model_name: str = _flag("", "Name that clients see; empty: derived from MODEL. Several, comma-separated, are aliases.")
+    host: str = _flag("127.0.0.1", "Address to listen on. Anyone who reaches it can use the engine.")
+    port: int = _flag(8000, "Port to listen on; 0 takes a free one.")
+    dtype: Literal["bfloat16", "float32"] = _flag("bfloat16", "Type of weights, activations and KV.")
+    backend: Literal["auto", "reference", "cpu", "flashinfer"] = _flag("auto", "Kernel backend.")
+    device: str = _flag("cpu", "Device of the model: cpu or cuda.")
+    kv_tokens: int = _flag(65_536, "Tokens that the KV pool holds.")
+    page_size: int = _flag(16, "Tokens in a KV page.")
+    max_context: int = _flag(0, "Longest sequence, prompt and output; 0: what the model allows.")
+    max_batch_tokens: int = _flag(512, "Most tokens of one step, prefill and decode together.")
+    max_running: int = _flag(64, "Most sequences of one step.")
+    max_queued: int = _flag(512, "Generations that may wait for a first token before new programs get 503.")
+    itl_target_ms: float = _flag(0.0, "Bound on a step that mixes prefill beside decodes; 0: twice a pure decode step.")
+    prefix_cache: bool = _flag(True, "Keep and share KV in the radix tree.")
+    schedule: Literal["continuous", "dynamic", "static"] = _flag("continuous", "Batching; the last two are baselines for benchmarks.")
+    max_queue_delay_ms: float = _flag(50.0, "Dynamic and static batching: how long the first request waits for company.")
+    threads: int = _flag(0, "Compute threads; 0: the cores this process may use.")
+    log_level: Literal["debug", "info", "warning", "error"] = _flag("info", "How much the processes log.")
+
+    def __post_init__(self) -> None:
+        """Check what a flag's type does not."""
+        for name, low in (("kv_tokens", 1), ("page_size", 1), ("max_batch_tokens", 1), ("max_running", 1), ("max_queued", 1)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} must be at least {low}, not {getattr(self, name)}")
+        for name in ("max_context", "threads", "itl_target_ms", "max_queue_delay_ms"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} must not be negative or NaN, but is {getattr(self, name)}")
+        if not 0 <= self.port <= 65_535:
+            raise ConfigError(f"port must be between 0 and 65535, not {self.port}")
+        if self.kv_tokens < self.page_size:
+            raise ConfigError(f"kv_tokens ({self.kv_tokens}) must hold at least one page of page_size ({self.page_size}) tokens")
+
+
+def check_value(name: str, value: Any) -> Any:
+    """`value` as the field's type; raises `ConfigError` naming the field and what it takes."""
+    hints = get_type_hints(ServeConfig)
+    if name not in hints:
+        known = ", ".join(f.name for f in fields(ServeConfig))
+        raise ConfigError(f"there is no setting {name!r}; the settings are {known}")
+    wanted = hints[name]
+    choices = get_args(wanted)
+    if choices:
+        if value not in choices:
+            raise ConfigError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+        return value
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not wanted:
+        raise ConfigError(f"{name} must be a {wanted.__name__}, not {value!r}")
+    return value
+
+
+def load_config(path: Path | None, overrides: Mapping[str, Any]) -> ServeConfig:
+    """The file's settings (keys as the flags, dashes or underscores), then `overrides`."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+        for key, value in raw.items():
+            name = key.replace("-", "_")
+            values[name] = check_value(name, value)
+    for name, value in overrides.items():
+        values[name] = check_value(name, value)
+    return replace(ServeConfig(), **values)

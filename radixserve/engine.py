@@ -1,0 +1,103 @@
+"""An engine on this machine: its processes and a client of them, as one context manager."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from radixserve_lang.client import Client
+from radixserve_lang.errors import ConnectionFailedError, QueryFailedError
+
+from radixserve.config import ServeConfig, check_value
+from radixserve.launcher.supervisor import EngineStartError, Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+__all__ = ["Engine", "EngineStartError"]
+
+
+class Engine:
+    """Starts a runtime and a tokenizer process for `model` and serves programs until it is closed.
+
+    `settings` are the flags of `radixserve serve` that concern the engine, with underscores: `dtype="float32"`,
+    `kv_tokens=8192`, `max_running=16`, ... Raises `ConfigError` for one that is not known, `ModelNotFoundError` when
+    there is no such model, and `EngineStartError` when a process ends before it can serve.
+    """
+
+    def __init__(
+        self,
+        model: str = "smollm2-135m",
+        *,
+        start_timeout_s: float = 300.0,
+        say: Callable[[str], None] | None = None,
+        **settings: Any,
+    ) -> None:
+        checked = {name: check_value(name, value) for name, value in settings.items()}
+        self._open(ServeConfig(model=model, **checked), start_timeout_s, say)
+
+    @classmethod
+    def from_config(cls, config: ServeConfig, *, start_timeout_s: float = 300.0, say: Callable[[str], None] | None = None) -> Self:
+        """The same from a whole configuration."""
+        engine = cls.__new__(cls)
+        engine._open(config, start_timeout_s, say)
+        return engine
+
+    def _open(self, config: ServeConfig, timeout_s: float, say: Callable[[str], None] | None) -> None:
+        self.config = config
+        self.supervisor = Supervisor(config, say=say)
+        self._client: Client | None = None
+        try:
+            self.supervisor.start()
+            self._client = self._connect(time.monotonic() + timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def client(self) -> Client:
+        """The connection that programs run over."""
+        if self._client is None:
+            raise EngineStartError("the engine is closed")
+        return self._client
+
+    @property
+    def url(self) -> str:
+        """The address that `radixserve.connect` takes, for other processes of this user."""
+        return self.supervisor.address
+
+    def _connect(self, deadline: float) -> Client:
+        """A client, once the model answers."""
+        while True:
+            self.supervisor.check()
+            if time.monotonic() > deadline:
+                raise EngineStartError("the engine did not become ready in time; raise start_timeout_s, or see the log above")
+            client: Client | None = None
+            try:
+                client = Client(self.url, name="engine", connect_timeout_s=2.0)
+                _ = client.welcome
+                while client.query("health").result(timeout=5.0).get("status") == "loading":
+                    self.supervisor.check()
+                    if time.monotonic() > deadline:
+                        break
+                    time.sleep(0.02)
+                else:
+                    return client
+            except (ConnectionFailedError, QueryFailedError, TimeoutError):
+                pass
+            if client is not None:
+                client.close()
+
+    def close(self) -> None:
+        """End the client and the processes. Safe to call twice."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        self.supervisor.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

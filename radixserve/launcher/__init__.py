@@ -1,0 +1,1 @@
+"""Starts the processes of one engine, restarts the ones that die, and leaves none behind."""

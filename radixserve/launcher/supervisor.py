@@ -1,0 +1,160 @@
+"""The processes of one engine: a runtime and a tokenizer process, watched by one thread."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from radixserve_runtime.config import RuntimeConfig
+from radixserve_tokenizer.config import TokenizerConfig
+
+from radixserve.launcher.child import Child
+from radixserve.models import model_name, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radixserve.config import ServeConfig
+
+logger = logging.getLogger(__name__)
+
+#: A process that can't use its settings (no such model, unsupported architecture) ends with this: trying again is no use.
+EXIT_BAD_SETTINGS = 78
+_MAX_FAST_DEATHS = 3
+_FAST_DEATH_S = 20.0
+
+
+class EngineStartError(RuntimeError):
+    """A process ended before it could serve; what it printed is on standard error."""
+
+
+class Supervisor:
+    """Starts both processes and restarts one that dies; gives up on one that dies again and again at its start."""
+
+    def __init__(self, config: ServeConfig, *, say: Callable[[str], None] | None = None) -> None:
+        self._config = config
+        self._say = say or (lambda text: None)
+        self._folder = Path(tempfile.mkdtemp(prefix="radixserve-"))  # mkdtemp makes it 0700: the socket's only lock
+        self._children: list[Child] = []
+        self._stopping = threading.Event()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="radixserve-supervisor", daemon=True)
+        self._fast_deaths: dict[str, int] = {}
+        self._grace_s = 3.0
+        self.failed: str = ""
+        """Why the engine can't run any more; empty while it can."""
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return f"ipc://{self._folder / 'clients.sock'}"
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name."""
+        return {child.name: child.pid for child in self._children}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names under which the model is served; the first is its own."""
+        given = tuple(name.strip() for name in self._config.served_model_name.split(",") if name.strip())
+        return given or (model_name(self._config.model),)
+
+    def start(self) -> None:
+        """Start the processes; they load side by side. Raises what `resolve` raises when there is no such model."""
+        path = str(resolve(self._config.model))
+        self._children = [self._runtime(path), self._tokenizer(path)]
+        self._thread.start()
+        self._started.wait()
+
+    def check(self) -> None:
+        """Raise `EngineStartError` if the engine can't run any more."""
+        if self.failed:
+            raise EngineStartError(self.failed)
+
+    def stop(self, grace_s: float = 3.0) -> None:
+        """End all processes. Safe to call twice."""
+        self._grace_s = grace_s
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2 * grace_s + 5)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _runtime(self, path: str) -> Child:
+        config = self._config
+        settings = RuntimeConfig(
+            model=path,
+            socket=self._runtime_address,
+            dtype=config.dtype,
+            backend=config.backend,
+            device=config.device,
+            kv_tokens=config.kv_tokens,
+            page_size_tokens=config.page_size,
+            max_batch_tokens=config.max_batch_tokens,
+            max_running=config.max_running,
+            max_context=config.max_context,
+            itl_target_ms=config.itl_target_ms,
+            prefix_cache=config.prefix_cache,
+            schedule=config.schedule,
+            max_queue_delay_ms=config.max_queue_delay_ms,
+            num_threads=config.threads,
+        )
+        return Child("runtime", "radixserve_runtime", msgspec.json.encode(settings), self._environment(config.threads))
+
+    def _tokenizer(self, path: str) -> Child:
+        settings = TokenizerConfig(
+            model=path,
+            model_name=self.names[0],
+            socket=self.address,
+            runtime_socket=self._runtime_address,
+            max_queued=self._config.max_queued,
+        )
+        return Child("tokenizer", "radixserve_tokenizer", msgspec.json.encode(settings), self._environment(1))
+
+    @property
+    def _runtime_address(self) -> str:
+        return f"ipc://{self._folder / 'runtime.sock'}"
+
+    def _environment(self, threads: int) -> dict[str, str]:
+        count = threads or len(os.sched_getaffinity(0))
+        return {
+            # Two processes that spin on the same cores slow each other tenfold; a short spin still saves a wake-up a region.
+            "OMP_NUM_THREADS": str(count),
+            "GOMP_SPINCOUNT": "20000",
+            "TOKENIZERS_PARALLELISM": "false",
+            "RADIXSERVE_LOG_LEVEL": self._config.log_level,
+        }
+
+    # ---- the thread: it starts the children, so that it is its life that theirs is tied to --------------------------
+
+    def _watch(self) -> None:
+        for child in self._children:
+            child.start()
+        self._started.set()
+        while not self._stopping.wait(0.1):
+            for child in self._children:
+                if child.returncode is not None:
+                    self._restart(child)
+            if self.failed:
+                break
+        for child in reversed(self._children):
+            child.stop(self._grace_s)
+
+    def _restart(self, child: Child) -> None:
+        lived_s = time.monotonic() - child.started_s
+        deaths = self._fast_deaths.get(child.name, 0) + 1 if lived_s < _FAST_DEATH_S else 0
+        self._fast_deaths[child.name] = deaths
+        if deaths >= _MAX_FAST_DEATHS or child.returncode == EXIT_BAD_SETTINGS:
+            self.failed = f"the {child.name} process ended with status {child.returncode}; its messages above say why"
+            return
+        self._say(f"the {child.name} process ended with status {child.returncode}; starting it again")
+        logger.warning("the %s process (pid %d) ended with status %s; starting it again", child.name, child.pid, child.returncode)
+        child.stop(0.0)
+        child.start()

@@ -1,0 +1,81 @@
+"""`radixserve serve`: the engine's processes, then the HTTP server in this one, and a clean end of both."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import uvicorn
+from rich.console import Console
+
+from radixserve import __version__
+from radixserve.cli import configure_logging
+from radixserve.engine import Engine, EngineStartError
+from radixserve.http.app import create_app
+from radixserve.http.config import HttpConfig
+from radixserve.models import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radixserve.config import ServeConfig
+
+logger = logging.getLogger(__name__)
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def run(config: ServeConfig, console: Console | None = None) -> int:
+    """Serve until told to stop; returns the exit status. The first Ctrl-C drains, a second one stops at once."""
+    out = console or Console(stderr=True, highlight=False)
+    configure_logging(config.log_level)
+    if config.host not in _LOOPBACK:
+        logger.warning("listening on %s: there are no tenants or keys yet, so whoever reaches it can use it", config.host)
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        out.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {text}")
+
+    try:
+        listener = _listen(config.host, config.port)
+    except OSError as error:
+        out.print(f"[red]can't listen on {config.host}:{config.port}: {error.strerror}; choose another --port[/red]")
+        return 1
+    say(f"RadixServe {__version__}: {config.model}, {config.dtype}, KV pool for {config.kv_tokens:,} tokens")
+    say("starting the runtime and the tokenizer process")
+    try:
+        engine = Engine.from_config(config, say=say)
+    except (EngineStartError, ModelError) as error:
+        out.print(f"[red]{error}[/red]")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    try:
+        return _serve(engine, listener, say)
+    finally:
+        engine.close()
+        say("all processes ended")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    return listener
+
+
+def _serve(engine: Engine, listener: socket.socket, say: Callable[[str], None]) -> int:
+    card = engine.client.welcome.model
+    names = engine.supervisor.names
+    say(f"model ready: {card.architecture}, context {card.max_context:,} tokens")
+    app = create_app(engine.client, settings=HttpConfig(served_names=names))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=60, lifespan="on")
+    )
+    host, port = listener.getsockname()[:2]
+    say(f"serving {', '.join(names)} at http://{f'[{host}]' if ':' in host else host}:{port}/v1  (Ctrl-C drains, twice stops at once)")
+    server.run(sockets=[listener])
+    return 0

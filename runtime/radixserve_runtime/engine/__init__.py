@@ -1,0 +1,1 @@
+"""The loop: receive, schedule, run, sample, emit."""
