@@ -1,0 +1,1 @@
+"""The decoder of the Llama family and the loaders of its checkpoints."""

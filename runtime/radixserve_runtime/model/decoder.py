@@ -1,0 +1,154 @@
+"""The decoder: one forward pass over a ragged batch, on whatever backend it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from radixserve_kernels.interface import AttentionSpec
+from radixserve_runtime.model.config import read_config
+from radixserve_runtime.model.gguf import load_gguf
+from radixserve_runtime.model.gguf_file import GgufFile
+from radixserve_runtime.model.rope import cos_sin_table
+from radixserve_runtime.model.safetensors import load_safetensors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from radixserve_kernels.interface import Backend, Linear, RaggedBatch
+    from radixserve_runtime.model.architecture import ModelConfig
+    from radixserve_runtime.model.weights import LayerWeights, Progress, Weights
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(slots=True)
+class _Layer:
+    attn_norm: torch.Tensor
+    qkv: Linear
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    o: Linear
+    mlp_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class Decoder:
+    """A model of the Llama family. Not thread-safe: one step at a time, as its backend."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        backend: Backend,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        progress: Progress | None = None,
+    ) -> None:
+        """Packs `weights` and empties them on the way, so that both forms of the model never exist at once."""
+        self.config = config
+        self.backend = backend
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self._embedding = weights.embedding.to(self.device, dtype)
+        self._final_norm = weights.final_norm.to(self.device, dtype)
+        head = self._embedding if weights.lm_head is None else weights.lm_head.to(self.device, dtype)
+        self._lm_head = backend.pack_linear(head, None)
+        weights.lm_head = None
+        self._cos_sin = cos_sin_table(config, weights.rope_factors).to(self.device)
+        self._layers: list[_Layer] = []
+        weights.layers.reverse()
+        while weights.layers:
+            self._layers.append(self._pack(weights.layers.pop()))
+            if progress is not None:
+                progress("packing weights", len(self._layers) / config.num_layers)
+
+    def _pack(self, layer: LayerWeights) -> _Layer:
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(self.device, self.dtype)
+
+        def move_if(tensor: torch.Tensor | None) -> torch.Tensor | None:
+            return None if tensor is None else move(tensor)
+
+        def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+            return self.backend.pack_linear(move(weight), move_if(bias))
+
+        return _Layer(
+            attn_norm=move(layer.attn_norm),
+            qkv=linear(layer.qkv, layer.qkv_bias),
+            q_norm=move_if(layer.q_norm),
+            k_norm=move_if(layer.k_norm),
+            o=linear(layer.o, layer.o_bias),
+            mlp_norm=move(layer.mlp_norm),
+            gate_up=linear(layer.gate_up, layer.gate_up_bias),
+            down=linear(layer.down, layer.down_bias),
+        )
+
+    @torch.inference_mode()
+    def forward(self, token_ids: torch.Tensor, batch: RaggedBatch, logit_rows: torch.Tensor) -> torch.Tensor:
+        """Run one step: write the KV of every token, and return logits [R, vocab] float32 for the rows that want them.
+
+        token_ids [T] int64 are the batch's tokens; logit_rows [R] int64 are rows of them, R may be 0. Tokens whose logits
+        nobody wants leave the last layer once their KV is written.
+        """
+        backend, layers, eps = self.backend, self._layers, self.config.rms_eps
+        backend.prepare(batch)
+        positions = batch.positions.to(self.device)
+        rows = logit_rows.to(self.device)
+        residual = self._embedding.index_select(0, token_ids.to(self.device))
+        x = backend.rms_norm(residual, layers[0].attn_norm, eps)
+        last = len(layers) - 1
+        for i, layer in enumerate(layers):
+            attended = self._attend(i, layer, x, positions)
+            if i == last:
+                if not len(rows):
+                    return torch.empty((0, self.config.vocab_size), dtype=torch.float32, device=self.device)
+                attended, residual = attended.index_select(0, rows), residual.index_select(0, rows)
+            x, residual = backend.add_rms_norm(layer.o(attended), residual, layer.mlp_norm, eps)
+            x = layer.down(backend.silu_mul(layer.gate_up(x)))
+            norm = self._final_norm if i == last else layers[i + 1].attn_norm
+            x, residual = backend.add_rms_norm(x, residual, norm, eps)
+        return self._lm_head(x).float()
+
+    def _attend(self, i: int, layer: _Layer, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """x [T, hidden] to [T, q_size]: projections, rotary embedding and attention of layer i."""
+        config, backend = self.config, self.backend
+        heads = layer.qkv(x).view(len(x), -1, config.head_dim)
+        num_q, num_kv = config.num_q_heads, config.num_kv_heads
+        q, k, v = heads.split_with_sizes((num_q, num_kv, num_kv), dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q = backend.rms_norm(q, layer.q_norm, config.rms_eps)
+            k = backend.rms_norm(k, layer.k_norm, config.rms_eps)
+        backend.rotary(q, k, self._cos_sin, positions)
+        return backend.attend(i, q, k, v).reshape(len(x), config.q_size)
+
+
+def attention_spec(config: ModelConfig) -> AttentionSpec:
+    """What a backend must know of the model."""
+    return AttentionSpec(
+        num_layers=config.num_layers,
+        num_q_heads=config.num_q_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        scale=config.head_dim**-0.5,
+        sliding_window=config.sliding_window if config.sliding_window < config.max_context else 0,
+    )
+
+
+def load_model(path: Path, dtype: str, backend: Backend, progress: Progress | None = None, device: str = "cpu") -> Decoder:
+    """The model in `path` (see `read_config`), ready to run. `dtype` is "bfloat16" or "float32".
+
+    `progress` hears what is being done and how far it is, from 0 to 1. Raises ModelError.
+    """
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
+    config = read_config(path)
+    torch_dtype = _DTYPES[dtype]
+    if path.is_dir():
+        weights = load_safetensors(path, config, torch_dtype, progress)
+    else:
+        weights = load_gguf(GgufFile(path), config, torch_dtype, progress)
+    return Decoder(config, weights, backend, torch_dtype, device, progress)
