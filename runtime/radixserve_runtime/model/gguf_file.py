@@ -59,7 +59,7 @@ class GgufFile:
         cursor = _Cursor(self._data.data)
         try:
             self._read_header(cursor)
-        except (struct.error, IndexError, UnicodeDecodeError) as error:
+        except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
             raise BrokenCheckpointError(f"{path} is cut off or damaged in its header ({error}); download it again") from error
 
     def raw(self, tensor: TensorInfo) -> NDArray[np.uint8]:
