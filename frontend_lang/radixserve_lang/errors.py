@@ -1,0 +1,123 @@
+"""Every error of the DSL and its client.
+
+RadixServeError
+├── ConnectionFailedError       no server answered, or it speaks another version
+├── QueryFailedError            a control message was answered with an error
+├── ClientClosedError           the client or channel was used after `close`, or in a forked process
+├── ProgramError                the whole program is over; every read of it raises this
+│   ├── ProgramRefusedError     the server did not admit it (status, code, retry_after_s)
+│   ├── ServerGoneError         the server stopped, restarted or fell silent
+│   └── ProgramEndedError       the value is read after its program returned or was cancelled
+├── OpError                     one op failed (op, where, code, status, partial)
+│   ├── OpCancelledError        its branch was cancelled or its fork block was left
+│   ├── OpSkippedError          something before it on its branch failed; `__cause__` is that error
+│   └── InvalidValueError       the text does not fit the type that was asked for
+├── VarInTextError              a `Var` was used like its value (also a TypeError)
+└── BranchDroppedError          a state is used after its fork block or its program was left (also a RuntimeError)
+"""
+
+from __future__ import annotations
+
+
+class RadixServeError(Exception):
+    """Base of everything raised here on purpose."""
+
+
+class ConnectionFailedError(RadixServeError):
+    """No server answered in time, or it refuses this client's version."""
+
+
+class QueryFailedError(RadixServeError):
+    """A control message failed; `status` is an HTTP status (503: no server)."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class ClientClosedError(RadixServeError):
+    """The client or channel is closed, or belongs to another process."""
+
+
+class ProgramError(RadixServeError):
+    """The whole program is over."""
+
+
+class ProgramRefusedError(ProgramError):
+    """The server did not admit the program. `status` is an HTTP status; after `retry_after_s` it may be tried again."""
+
+    def __init__(self, status: int, code: str, message: str, retry_after_s: float) -> None:
+        hint = f" Try again in {retry_after_s:.3g} s." if retry_after_s > 0 else ""
+        super().__init__(f"the server refused this program ({status} {code}): {message}{hint}")
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class ServerGoneError(ProgramError):
+    """The server ended, restarted or fell silent while the program was running. Run it again; with a seed it repeats."""
+
+
+class ProgramEndedError(ProgramError):
+    """The program has returned, failed or been cancelled; what it had not finished by then has no value."""
+
+
+class OpError(RadixServeError):
+    """One op of a program failed.
+
+    `kind` and `where` name the op and its line, `code`, `message` and `status` are the server's, `partial` is the
+    text that had been generated, and `retryable` says whether the same op may work later.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        where: str,
+        code: str,
+        message: str,
+        *,
+        status: int = 500,
+        param: str = "",
+        partial: str = "",
+        retryable: bool = False,
+    ) -> None:
+        text = f"{kind} at {where} failed ({code}): {message}"
+        if param:
+            text += f" [{param}]"
+        if partial:
+            text += f"\n  text so far: {_shorten(partial)!r}"
+        super().__init__(text)
+        self.kind = kind
+        self.where = where
+        self.code = code
+        self.message = message
+        self.status = status
+        self.param = param
+        self.partial = partial
+        self.retryable = retryable
+
+
+class OpCancelledError(OpError):
+    """The op's branch was cancelled before it was done."""
+
+
+class OpSkippedError(OpError):
+    """An earlier op of the branch failed, so this one did not run. `__cause__` is that failure, where it is known."""
+
+
+class InvalidValueError(OpError):
+    """The generated text is not a value of the type asked for. `partial` is all of it; `__cause__` says what is wrong."""
+
+
+class VarInTextError(RadixServeError, TypeError):
+    """A `Var` was formatted, compared or tested as if it were its value."""
+
+
+class BranchDroppedError(RadixServeError, RuntimeError):
+    """A branch is used after it was dropped."""
+
+
+def _shorten(text: str, limit: int = 300) -> str:
+    return text if len(text) <= limit else f"...{text[-limit:]}"
