@@ -1,0 +1,1 @@
+"""Compiled grammars in the runtime: which tokens a request may draw next."""

@@ -1,0 +1,53 @@
+"""Grammar masks: one bit a token, int32 words, bit set = allowed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def num_mask_words(vocab_size: int) -> int:
+    """Words of a mask row for `vocab_size` tokens."""
+    return (vocab_size + 31) // 32
+
+
+def apply_masks(logits: torch.Tensor, rows: Sequence[int], masks: torch.Tensor) -> None:
+    """Set disallowed logits to -inf in place: `masks[i]` is for `logits[rows[i]]`.
+
+    logits: float32 [R, V]; masks: int32 [len(rows), ceil(V / 32)] on the CPU.
+    """
+    vocab_size = logits.shape[1]
+    if masks.shape != (len(rows), num_mask_words(vocab_size)):
+        raise ValueError(f"masks of shape {tuple(masks.shape)} do not fit {len(rows)} rows of {vocab_size} logits")
+    if logits.device.type == "cpu":
+        for row, mask in zip(rows, masks, strict=True):
+            logits[row].masked_fill_(_disallowed(mask, vocab_size), float("-inf"))
+        return
+    shifts = torch.arange(32, dtype=torch.int32, device=logits.device)
+    bits = (masks.to(logits.device, non_blocking=True)[:, :, None] >> shifts) & 1
+    allowed = bits.reshape(len(rows), -1)[:, :vocab_size].bool()
+    index = torch.tensor(list(rows), device=logits.device)
+    logits[index] = logits[index].masked_fill(~allowed, float("-inf"))
+
+
+def _disallowed(mask: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """bool [vocab_size] from one mask row on the CPU. numpy unpacks 49k bits in a tenth of the time that shifts take."""
+    import numpy as np
+
+    packed = mask.contiguous().numpy().view(np.uint8)
+    return torch.from_numpy(np.unpackbits(~packed, bitorder="little")[:vocab_size].view(np.bool_))
+
+
+def allows_other_than(mask: torch.Tensor, token_ids: torch.Tensor) -> bool:
+    """Whether a mask row allows any token that is not one of `token_ids` (int64 [N])."""
+    rest = mask.clone()
+    for token_id in token_ids.tolist():
+        if 0 <= token_id < 32 * len(rest):
+            word, bit = divmod(token_id, 32)
+            # 1 << 31 does not fit a signed word: write it as the negative number with the same bits.
+            rest[word] &= ~(1 << bit) if bit < 31 else (1 << 31) - 1
+    return bool(rest.any())

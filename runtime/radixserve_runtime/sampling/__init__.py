@@ -1,0 +1,1 @@
+"""Drawing tokens: logits to ids, log-probabilities, and when a generation ends."""
