@@ -1,0 +1,82 @@
+"""Puts a runtime together from its settings."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from radixserve_kernels.registry import load_backend
+from radixserve_runtime.cache.pages import PagePool
+from radixserve_runtime.cache.radix import RadixCache
+from radixserve_runtime.engine.core import EngineCore
+from radixserve_runtime.engine.executor import Executor
+from radixserve_runtime.model.config import read_config
+from radixserve_runtime.model.decoder import attention_spec, load_model
+from radixserve_runtime.protocol import ModelInfo
+from radixserve_runtime.scheduler.scheduler import Scheduler, SchedulerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radixserve_runtime.config import RuntimeConfig
+    from radixserve_runtime.model.architecture import ModelConfig
+
+logger = logging.getLogger(__name__)
+
+
+def max_context(config: RuntimeConfig, model: ModelConfig) -> int:
+    """Most tokens of one sequence: the model's limit, the setting's, or what the pool holds, whichever is smallest."""
+    pool = config.kv_tokens // config.page_size_tokens * config.page_size_tokens
+    return min(model.max_context, pool, config.max_context or model.max_context)
+
+
+def build_core(config: RuntimeConfig, clock: Callable[[], float] = time.monotonic) -> EngineCore:
+    """Load the model and everything around it. Raises the model's errors (model/errors.py) and the kernels'."""
+    started = clock()
+    path = Path(config.model)
+    model_config = read_config(path)  # first: what can't be served must be said before anything slow
+    spec = attention_spec(model_config)
+    backend = load_backend(
+        config.backend,
+        spec,
+        device=config.device,
+        num_threads=config.num_threads,
+        cache_dir=Path(config.kernel_cache_dir) if config.kernel_cache_dir else None,
+    )
+    logger.info("kernels: %s (%.1f s)", backend.name, clock() - started)
+    decoder = load_model(path, config.dtype, backend, device=config.device)
+    logger.info("%s loaded as %s (%.1f s)", model_config.architecture, config.dtype, clock() - started)
+    num_pages = config.kv_tokens // config.page_size_tokens
+    backend.allocate_kv(num_pages, config.page_size_tokens, decoder.dtype)
+    pool = PagePool(num_pages, config.page_size_tokens)
+    cache = RadixCache(pool, enabled=config.prefix_cache)
+    scheduler = Scheduler(
+        SchedulerConfig(
+            max_batch_tokens=config.max_batch_tokens,
+            max_running=config.max_running,
+            itl_target_ms=config.itl_target_ms,
+            schedule=config.schedule,
+            max_queue_delay_ms=config.max_queue_delay_ms,
+        ),
+        cache,
+        pool,
+        clock,
+    )
+    return EngineCore(
+        model=ModelInfo(
+            architecture=model_config.architecture,
+            vocab_size=model_config.vocab_size,
+            max_context=max_context(config, model_config),
+            dtype=config.dtype,
+            num_layers=model_config.num_layers,
+            num_parameters=decoder.num_parameters,
+            backend=backend.name,
+        ),
+        scheduler=scheduler,
+        cache=cache,
+        pool=pool,
+        executor=Executor(decoder, backend, config.page_size_tokens),
+        clock=clock,
+    )

@@ -1,0 +1,426 @@
+"""The engine without its socket: messages in, steps, events out. One thread owns it."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import TYPE_CHECKING
+
+import torch
+
+from radixserve_runtime.engine.branches import BranchTable, MissingBaseError
+from radixserve_runtime.engine.draw import Drawer
+from radixserve_runtime.engine.executor import ChunkFailure
+from radixserve_runtime.engine.requests import Generation, Scoring, start_generation, start_scoring, usage
+from radixserve_runtime.engine.transport import PeerLost
+from radixserve_runtime.grammar.errors import GrammarError
+from radixserve_runtime.protocol import (
+    PROTOCOL_VERSION,
+    Cancel,
+    Drop,
+    Failed,
+    Finished,
+    Fork,
+    FromRuntime,
+    Generate,
+    Heartbeat,
+    Hello,
+    NeedGrammar,
+    NeedTokens,
+    Ping,
+    PromptLogprobs,
+    Ready,
+    Rejected,
+    ResetCache,
+    Score,
+    Scored,
+    Stats,
+    Tokens,
+)
+from radixserve_runtime.sampling.logprobs import chosen_logprobs, token_logprobs
+from radixserve_runtime.scheduler.errors import SequenceTooLongError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radixserve_runtime.cache.pages import PagePool
+    from radixserve_runtime.cache.radix import RadixCache
+    from radixserve_runtime.engine.executor import ChunkLogits, Executor
+    from radixserve_runtime.engine.transport import Incoming
+    from radixserve_runtime.protocol import ModelInfo, ToRuntime
+    from radixserve_runtime.scheduler.scheduler import Scheduler
+    from radixserve_runtime.scheduler.sequence import Sequence
+
+logger = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """Requests, their sequences, and one step at a time."""
+
+    def __init__(
+        self,
+        *,
+        model: ModelInfo,
+        scheduler: Scheduler,
+        cache: RadixCache,
+        pool: PagePool,
+        executor: Executor,
+        clock: Callable[[], float],
+    ) -> None:
+        self._model = model
+        self._scheduler = scheduler
+        self._cache = cache
+        self._pool = pool
+        self._executor = executor
+        self._clock = clock
+        self._epoch = uuid.uuid4().hex
+        self._branches = BranchTable()
+        self._drawer: Drawer | None = None
+        self._fingerprint = ""
+        self._requests: dict[int, Generation | Scoring] = {}
+        self._of_sequence: dict[Sequence, Generation | Scoring] = {}
+        self._events: list[FromRuntime] = []
+        self._started_s = clock()
+        self._last_progress_s = clock()
+        self._num_aborted = 0
+        self._num_output_tokens = 0
+        self._stats = self._make_stats()
+
+    # ---- what the loop asks -----------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step could do something, now or at `next_deadline_s`."""
+        return self._scheduler.has_work
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        """When waiting work becomes due by the clock alone (dynamic and static batching); None: now, or never."""
+        return self._scheduler.next_deadline_s
+
+    def stats(self) -> Stats:
+        """A snapshot; may be called from another thread."""
+        stats = self._stats
+        idle_s = self._clock() - self._last_progress_s if self._requests else 0.0
+        return _replace(stats, idle_s=idle_s, uptime_s=self._clock() - self._started_s)
+
+    def take_events(self) -> list[FromRuntime]:
+        """Events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    # ---- messages ---------------------------------------------------------------------------------------------------
+
+    def handle(self, message: Incoming) -> None:
+        """Act on one message. Whatever goes wrong concerns that message alone."""
+        if not self._requests:
+            self._last_progress_s = self._clock()
+        try:
+            self._dispatch(message)
+        except Exception as error:
+            logger.exception("a message could not be handled: %s", type(message).__name__)
+            self._fail(getattr(message, "request_id", -1), "internal", f"{type(error).__name__}: {error}")
+        self._stats = self._make_stats()
+
+    def _dispatch(self, message: ToRuntime | PeerLost) -> None:
+        match message:
+            case Hello():
+                self._hello(message)
+            case PeerLost():
+                self._cancel_all()
+            case Generate() | Score():
+                self._admit(message)
+            case Fork():
+                try:
+                    self._branches.fork(message.parent_id, message.child_ids, message.base)
+                except MissingBaseError:
+                    self._branches.drop(message.child_ids)  # the children's first use asks for their whole logs
+            case Drop():
+                self._branches.drop(message.branch_ids)
+            case Cancel():
+                for request_id in message.request_ids:
+                    self._abort(request_id)
+            case ResetCache():
+                self._cache.reset()
+                self._events.append(Heartbeat(stats=self._make_stats()))
+            case Ping():
+                pass
+
+    def _hello(self, message: Hello) -> None:
+        self._cancel_all()
+        self._events.clear()
+        if message.version != PROTOCOL_VERSION:
+            self._events.append(
+                Rejected(message=f"protocol version {message.version} is not spoken here; this runtime speaks {PROTOCOL_VERSION}")
+            )
+            return
+        if len(message.vocabulary) > self._model.vocab_size:
+            self._events.append(
+                Rejected(
+                    message=f"the tokenizer has {len(message.vocabulary)} tokens and the model only {self._model.vocab_size}: "
+                    "they do not belong together"
+                )
+            )
+            return
+        if self._drawer is None or self._fingerprint != message.fingerprint:
+            self._drawer = Drawer(message.vocabulary, message.eos_token_ids)
+            self._fingerprint = message.fingerprint
+        self._events.append(
+            Ready(
+                version=PROTOCOL_VERSION,
+                epoch=self._epoch,
+                fingerprint=message.fingerprint,
+                model=self._model,
+                stats=self._make_stats(),
+            )
+        )
+
+    def _admit(self, message: Generate | Score) -> None:
+        drawer = self._drawer
+        if drawer is None:
+            self._fail(message.request_id, "no_hello", "say hello with the vocabulary first")
+            return
+        if message.request_id in self._requests:
+            self._fail(message.request_id, "duplicate_request", f"request {message.request_id} is already running")
+            return
+        try:
+            token_ids = self._branches.apply(message.branch_id, message.base)
+        except MissingBaseError:
+            self._events.append(NeedTokens(request_id=message.request_id, branch_id=message.branch_id))
+            return
+        problem = self._unusable(message, token_ids, drawer)
+        if problem:
+            self._fail(message.request_id, "invalid_value", problem)
+            return
+        now_s = self._clock()
+        if isinstance(message, Score):
+            self._start(message.request_id, scoring := start_scoring(message, token_ids, now_s), scoring.sequences)
+            return
+        generation = start_generation(message, token_ids, now_s, drawer.vocabulary, drawer.eos_token_ids)
+        if message.grammar is not None:
+            try:
+                if not drawer.attach_grammar(generation, message.grammar):
+                    self._events.append(NeedGrammar(request_id=message.request_id, key=message.grammar.key))
+                    return
+            except GrammarError as error:
+                self._fail(message.request_id, "grammar", str(error))
+                return
+        self._start(message.request_id, generation, [generation.sequence])
+
+    @staticmethod
+    def _unusable(message: Generate | Score, token_ids: list[int], drawer: Drawer) -> str:
+        """Why a request can't run; empty when it can. The tokenizer process checks the same things for a better message."""
+        if not token_ids:
+            return "the prompt is empty"
+        options = message.options if isinstance(message, Score) else ()
+        if isinstance(message, Score) and (not options or not all(options)):
+            return "a score needs at least one option, and no option may be empty"
+        limit = len(drawer.vocabulary)
+        for ids in (token_ids, *options):
+            if min(ids) < 0 or max(ids) >= limit:
+                return f"a token id is outside the vocabulary of {limit} tokens"
+        return ""
+
+    def _start(self, request_id: int, request: Generation | Scoring, sequences: list[Sequence]) -> None:
+        started: list[Sequence] = []
+        for sequence in sequences:
+            try:
+                self._scheduler.add(sequence)
+            except SequenceTooLongError as error:
+                for other in started:
+                    self._scheduler.cancel(other)
+                self._fail(request_id, "context_length_exceeded", str(error))
+                return
+            started.append(sequence)
+        self._requests[request_id] = request
+        for sequence in sequences:
+            self._of_sequence[sequence] = request
+
+    def _abort(self, request_id: int) -> None:
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        self._num_aborted += 1
+        sequences = self._release(request)
+        prompt = sequences[0].num_prompt_tokens
+        self._events.append(Finished(request_id=request_id, reason="abort", usage=usage(sequences, prompt, self._clock())))
+
+    def _cancel_all(self) -> None:
+        for request_id in list(self._requests):
+            self._abort(request_id)
+        self._branches.clear()
+
+    def _release(self, request: Generation | Scoring) -> list[Sequence]:
+        """Take a request and all its sequences out of the scheduler, in whatever state they are."""
+        sequences = request.sequences if isinstance(request, Scoring) else [request.sequence]
+        for sequence in sequences:
+            if self._of_sequence.pop(sequence, None) is not None:
+                self._scheduler.cancel(sequence)
+        self._requests.pop(request.message.request_id, None)
+        return sequences
+
+    def _fail(self, request_id: int, code: str, message: str) -> None:
+        self._events.append(Failed(request_id=request_id, code=code, message=message))
+
+    # ---- one step ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Run one step if anything can run; returns whether it did."""
+        plan = self._scheduler.schedule()
+        if plan is None or not plan.chunks:
+            return False
+        before = self._clock()
+        with torch.inference_mode():
+            results = self._executor.run(plan)
+            self._scheduler.complete(plan, self._clock() - before)
+            self._use([result for result in results if self._survives(result)])
+        self._last_progress_s = self._clock()
+        self._stats = self._make_stats()
+        return True
+
+    def _survives(self, result: ChunkLogits | ChunkFailure) -> bool:
+        """False, after failing its request, for a chunk whose forward raises; also for one whose request is gone by now."""
+        request = self._of_sequence.get(result.chunk.sequence)
+        if request is None:
+            return False
+        if isinstance(result, ChunkFailure):
+            self._release(request)
+            self._fail(request.message.request_id, "forward_failed", f"{type(result.error).__name__}: {result.error}")
+            return False
+        return True
+
+    def _use(self, results: list[ChunkLogits | ChunkFailure]) -> None:
+        drawing: list[tuple[Generation, torch.Tensor]] = []
+        for result in results:
+            assert not isinstance(result, ChunkFailure)
+            request = self._of_sequence.get(result.chunk.sequence)
+            if isinstance(request, Scoring):
+                self._collect_score(request, result)
+            elif isinstance(request, Generation):
+                self._collect_prompt(request, result)
+                if result.draw_row is not None:
+                    drawing.append((request, result.draw_row))
+                elif result.chunk.completes and request.sequence.max_tokens == 0:
+                    self._finish(request, "length")
+        if drawing:
+            self._draw(drawing)
+
+    def _collect_score(self, scoring: Scoring, result: ChunkLogits) -> None:
+        sequence = result.chunk.sequence
+        index = scoring.sequences.index(sequence)
+        collected = scoring.logprobs[index]
+        first_option = sequence.logprobs_from
+        # A preempted sequence computes some positions twice: take only what is next.
+        skip = first_option + len(collected) - result.first_predicted
+        rows = result.prompt_rows[max(0, skip) :, : self._vocab_size()]
+        if rows.shape[0]:
+            position = first_option + len(collected)
+            collected.extend(chosen_logprobs(rows, sequence.token_ids[position : position + rows.shape[0]]))
+        if result.chunk.completes:
+            self._scheduler.finish(sequence)
+            del self._of_sequence[sequence]
+            scoring.unfinished -= 1
+            if scoring.unfinished == 0:
+                self._finish_scoring(scoring)
+
+    def _finish_scoring(self, scoring: Scoring) -> None:
+        del self._requests[scoring.message.request_id]
+        prompt = scoring.sequences[0].logprobs_from
+        self._events.append(
+            Scored(
+                request_id=scoring.message.request_id,
+                logprobs=tuple(tuple(values) for values in scoring.logprobs),
+                usage=usage(scoring.sequences, prompt, self._clock()),
+            )
+        )
+
+    def _collect_prompt(self, generation: Generation, result: ChunkLogits) -> None:
+        sequence = generation.sequence
+        if sequence.logprobs_from < 1 or generation.prompt_logprobs_sent:
+            return
+        collected = generation.prompt_logprobs
+        skip = sequence.logprobs_from + len(collected) - result.first_predicted
+        rows = result.prompt_rows[max(0, skip) :, : self._vocab_size()]
+        if rows.shape[0]:
+            position = sequence.logprobs_from + len(collected)
+            ids = sequence.token_ids[position : position + rows.shape[0]]
+            collected.extend(token_logprobs(rows, ids, generation.message.sampling.prompt_logprobs))
+        if result.chunk.end >= sequence.num_prompt_tokens:
+            generation.prompt_logprobs_sent = True
+            self._events.append(PromptLogprobs(request_id=generation.message.request_id, entries=tuple(collected)))
+
+    def _vocab_size(self) -> int:
+        assert self._drawer is not None
+        return len(self._drawer.vocabulary)
+
+    def _draw(self, drawing: list[tuple[Generation, torch.Tensor]]) -> None:
+        assert self._drawer is not None
+        now_s = self._clock()
+        for (generation, _), drawn in zip(drawing, self._drawer.draw(drawing), strict=True):
+            request_id = generation.message.request_id
+            if isinstance(drawn, str):
+                self._release(generation)
+                self._fail(request_id, "sampling_failed", drawn)
+                continue
+            sequence = generation.sequence
+            if sequence.first_token_s < 0:
+                sequence.first_token_s = now_s
+            self._num_output_tokens += 1
+            self._scheduler.append_token(sequence, drawn.token_id)
+            self._events.append(
+                Tokens(
+                    request_id=request_id,
+                    token_ids=(drawn.token_id,),
+                    logprobs=(drawn.logprob,) if drawn.logprob is not None else (),
+                    hold_bytes=drawn.hold_bytes,
+                )
+            )
+            if drawn.ends:
+                self._finish(generation, "stop", drawn.stop, drawn.stop_token_id, drawn.cut_bytes)
+            elif sequence.num_output_tokens >= sequence.max_tokens:
+                self._finish(generation, "length")
+
+    def _finish(
+        self, generation: Generation, reason: str, stop: bytes = b"", stop_token_id: int = -1, cut_bytes: int = 0
+    ) -> None:
+        sequence = generation.sequence
+        self._scheduler.finish(sequence)
+        del self._of_sequence[sequence]
+        del self._requests[generation.message.request_id]
+        self._events.append(
+            Finished(
+                request_id=generation.message.request_id,
+                reason="stop" if reason == "stop" else "length",
+                usage=usage([sequence], sequence.num_prompt_tokens, self._clock()),
+                stop=stop,
+                stop_token_id=stop_token_id,
+                cut_bytes=cut_bytes,
+            )
+        )
+
+    def _make_stats(self) -> Stats:
+        scheduler, pool = self._scheduler, self._pool
+        return Stats(
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            pages_total=pool.num_pages,
+            pages_free=pool.num_free,
+            pages_cached=pool.num_cached,
+            pages_locked=pool.num_locked,
+            page_size_tokens=pool.page_size_tokens,
+            num_steps=scheduler.counters.num_steps,
+            num_batched_tokens=scheduler.counters.num_batched_tokens,
+            num_prompt_tokens=scheduler.counters.num_prompt_tokens,
+            num_prompt_tokens_computed=scheduler.counters.num_prompt_tokens_computed,
+            num_cached_tokens=scheduler.counters.num_cached_tokens,
+            num_output_tokens=self._num_output_tokens,
+            num_preemptions=scheduler.counters.num_preemptions,
+            num_aborted=self._num_aborted,
+            num_evicted_pages=self._cache.num_evicted_pages,
+        )
+
+
+def _replace(stats: Stats, *, idle_s: float, uptime_s: float) -> Stats:
+    import msgspec
+
+    return msgspec.structs.replace(stats, idle_s=idle_s, uptime_s=uptime_s)

@@ -1,0 +1,108 @@
+"""From logits to what a token means for its request: grammar, draw, end of sequence, stop strings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from radixserve_runtime.grammar.errors import GrammarError
+from radixserve_runtime.grammar.store import GrammarStore
+from radixserve_runtime.sampling.sampler import Sampler, SamplingFailure
+
+if TYPE_CHECKING:
+    from radixserve_runtime.engine.requests import Generation
+    from radixserve_runtime.protocol import GrammarRef, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One drawn token and what follows from it."""
+
+    token_id: int
+    logprob: TokenLogprob | None = None
+    hold_bytes: int = 0
+    ends: bool = False
+    stop: bytes = b""
+    stop_token_id: int = -1
+    cut_bytes: int = 0
+
+
+#: The token, or why this request can't go on.
+Outcome: TypeAlias = "Drawn | str"
+
+
+class Drawer:
+    """Draws for the requests of one tokenizer's vocabulary."""
+
+    def __init__(self, vocabulary: tuple[bytes, ...], eos_token_ids: tuple[int, ...]) -> None:
+        self.vocabulary = vocabulary
+        self.eos_token_ids = eos_token_ids
+        self._sampler = Sampler(len(vocabulary))
+        self._grammars = GrammarStore(vocabulary, eos_token_ids)
+
+    def attach_grammar(self, generation: Generation, grammar: GrammarRef) -> bool:
+        """Give a generation its grammar; False when the payload is needed first. Raises `GrammarError`."""
+        if grammar.payload:
+            self._grammars.put(grammar.key, grammar.payload)
+        elif not self._grammars.has(grammar.key):
+            return False
+        generation.grammar = self._grammars.matcher(grammar.key)
+        generation.mask = self._grammars.new_mask()
+        return True
+
+    def draw(self, rows: list[tuple[Generation, torch.Tensor]]) -> list[Outcome]:
+        """One outcome a row, in order; a row that fails does not touch the others."""
+        problems: dict[int, str] = {}
+        masks: list[torch.Tensor | None] = []
+        for index, (generation, _) in enumerate(rows):
+            masks.append(None)
+            if generation.grammar is not None and generation.mask is not None:
+                try:
+                    generation.grammar.fill(generation.mask)
+                    masks[index] = generation.mask
+                except GrammarError as error:
+                    problems[index] = str(error)
+        logits = as_matrix([row for _, row in rows])[:, : len(self.vocabulary)]
+        sampled = self._sampler.sample(logits, [generation.row for generation, _ in rows], masks)
+        outcomes: list[Outcome] = []
+        for index, (generation, _) in enumerate(rows):
+            token = sampled[index]
+            if index in problems:
+                outcomes.append(problems[index])
+            elif isinstance(token, SamplingFailure):
+                outcomes.append(token.message)
+            else:
+                outcomes.append(self._accept(generation, token.token_id, token.logprob))
+        return outcomes
+
+    @staticmethod
+    def _accept(generation: Generation, token_id: int, logprob: TokenLogprob | None) -> Outcome:
+        below_min = generation.row.below_min_tokens
+        generation.row.append(token_id)
+        complete = False
+        if generation.grammar is not None:
+            try:
+                generation.grammar.accept(token_id)
+            except GrammarError as error:
+                return str(error)
+            complete = generation.grammar.is_terminated
+        if token_id in generation.ends or complete:
+            return Drawn(token_id, logprob, ends=True, stop_token_id=token_id if token_id in generation.ends else -1)
+        if generation.stops is None:
+            return Drawn(token_id, logprob)
+        found = generation.stops.feed(token_id, may_end=not below_min)
+        return Drawn(token_id, logprob, found.hold_bytes, found.matched, found.stop, -1, found.cut_bytes)
+
+
+def as_matrix(rows: list[torch.Tensor]) -> torch.Tensor:
+    """The rows [V] as one [R, V]: a view where they already lie one after the other (a step of decodes), else a copy."""
+    first = rows[0]
+    size = first.shape[0]
+    base, offset = first.untyped_storage().data_ptr(), first.storage_offset()
+    if first.stride(0) == 1 and all(
+        row.untyped_storage().data_ptr() == base and row.storage_offset() == offset + index * size for index, row in enumerate(rows)
+    ):
+        return first.as_strided((len(rows), size), (size, 1))
+    return torch.stack(rows)
