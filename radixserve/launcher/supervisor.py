@@ -105,6 +105,7 @@ class Supervisor:
             schedule=config.schedule,
             max_queue_delay_ms=config.max_queue_delay_ms,
             num_threads=config.threads,
+            log_level=config.log_level,
         )
         return Child("runtime", "radixserve_runtime", msgspec.json.encode(settings), self._environment(config.threads))
 
@@ -115,6 +116,7 @@ class Supervisor:
             socket=self.address,
             runtime_socket=self._runtime_address,
             max_queued=self._config.max_queued,
+            log_level=self._config.log_level,
         )
         return Child("tokenizer", "radixserve_tokenizer", msgspec.json.encode(settings), self._environment(1))
 
@@ -129,7 +131,6 @@ class Supervisor:
             "OMP_NUM_THREADS": str(count),
             "GOMP_SPINCOUNT": "20000",
             "TOKENIZERS_PARALLELISM": "false",
-            "RADIXSERVE_LOG_LEVEL": self._config.log_level,
         }
 
     # ---- the thread: it starts the children, so that it is its life that theirs is tied to --------------------------

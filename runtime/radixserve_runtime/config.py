@@ -38,3 +38,4 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     peer_timeout_s: float = 10.0
     kernel_cache_dir: str = ""
     """Where compiled kernels are kept; empty: the user's cache directory."""
+    log_level: str = "info"

@@ -32,3 +32,4 @@ class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A runtime silent for this long is reported as stuck by health."""
     compile_timeout_s: float = 5.0
     compile_memory_mb: int = 1024
+    log_level: str = "info"
