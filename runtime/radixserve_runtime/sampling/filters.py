@@ -1,12 +1,11 @@
 """Top-k, top-p and min-p as one threshold a row, found without sorting the vocabulary.
 
-Each filter keeps the tokens whose scaled logit is at or above some value, so three filters are one comparison with the
-highest of their thresholds. Tokens of equal logit are kept or dropped together: the result does not depend on order.
+Each filter keeps the tokens whose probability is at or above some value, so three filters are one comparison with the
+highest of their thresholds. Tokens of equal probability are kept or dropped together: no order among them matters.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,10 +20,8 @@ if TYPE_CHECKING:
 _FIRST_CANDIDATES = 64
 #: A top_k above this is found by selection on its own row, so that one such row doesn't slow the others.
 _MAX_BATCHED_TOP_K = 512
-_NUM_BINS = 1024
-_SMALL = 2048
-
-_NEGATIVE_INFINITY = float("-inf")
+_BITS_OF_ONE = 0x3F800000
+"""The float32 1.0 as an integer. Floats in [0, 1] are ordered as their bit patterns are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,132 +39,102 @@ class Filters:
         return cls(
             top_k=tuple(setting.top_k if 0 < setting.top_k < vocab_size else 0 for setting in settings),
             top_p=tuple(setting.top_p for setting in settings),
-            min_p=tuple(setting.min_p for setting in settings),
+            min_p=tuple(min(setting.min_p, 1.0) for setting in settings),
         )
 
-    @property
-    def is_off(self) -> bool:
-        """Whether no row is filtered."""
-        return not any(self.top_k) and all(p >= 1.0 for p in self.top_p) and not any(p > 0.0 for p in self.min_p)
 
+def apply_filters(mass: torch.Tensor, filters: Filters) -> None:
+    """Set what is filtered out to 0, in place.
 
-def weights(scaled: torch.Tensor, filters: Filters) -> torch.Tensor:
-    """Unnormalised probabilities float32 [R, V] (the best token has 1) of the kept tokens, 0 elsewhere.
-
-    `scaled` is float32 [R, V]: logits divided by the temperature, -inf where a token is not allowed, with at least one
-    finite value in each row. min-p is taken first, then top-k, then top-p over what the two left, renormalised.
+    `mass` is float32 [R, V]: unnormalised probabilities, exactly 1 for the best token of each row. min-p is taken first,
+    then top-k, then top-p over what the two left, renormalised.
     """
-    best = scaled.amax(dim=1, keepdim=True)
-    mass = torch.exp(scaled - best)
-    if filters.is_off:
-        return mass
-    threshold = _min_p_threshold(best[:, 0], filters.min_p)
-    candidates, rows = _candidates(scaled, filters)
-    if any(filters.top_k):
-        threshold = torch.maximum(threshold, _top_k_threshold(scaled, candidates, rows, filters.top_k))
-    mass = torch.where(scaled >= threshold[:, None], mass, 0.0)
-    nucleus = [row for row, top_p in enumerate(filters.top_p) if top_p < 1.0]
-    if not nucleus:
-        return mass
-    total = mass.sum(dim=1, dtype=torch.float64)
-    tight = _top_p_threshold(scaled, candidates, rows, threshold, total, best[:, 0], filters.top_p)
-    return torch.where(scaled >= tight[:, None], mass, 0.0)
+    candidates, places = _candidates(mass, filters)
+    if any(filters.top_k) or any(p > 0.0 for p in filters.min_p):
+        floor = torch.tensor(filters.min_p, dtype=torch.float32, device=mass.device)
+        if any(filters.top_k):
+            floor = torch.maximum(floor, _top_k_floor(mass, candidates, places, filters.top_k))
+        _drop_below(mass, floor)
+        candidates = torch.where(candidates >= floor[list(places)][:, None], candidates, 0.0)
+    if any(p < 1.0 for p in filters.top_p):
+        _drop_below(mass, _top_p_floor(mass, candidates, places, filters.top_p))
 
 
-def _min_p_threshold(best: torch.Tensor, min_p: tuple[float, ...]) -> torch.Tensor:
-    """float32 [R]: probability >= min_p times the best one's, as a bound on scaled logits."""
-    offsets = [math.log(min(p, 1.0)) if p > 0.0 else _NEGATIVE_INFINITY for p in min_p]
-    return best + torch.tensor(offsets, dtype=torch.float32, device=best.device)
+def _drop_below(mass: torch.Tensor, floor: torch.Tensor) -> None:
+    """Set mass below `floor` [R] to 0 in place."""
+    if mass.device.type != "cpu":
+        mass.masked_fill_(mass < floor[:, None], 0.0)
+        return
+    # threshold_ keeps what is greater, and is the one vectorised way on the CPU: a mask takes twenty times as long.
+    below = torch.nextafter(floor, torch.full_like(floor, -1.0)).tolist()
+    for row, bound in zip(mass, below, strict=True):
+        torch.threshold_(row, bound, 0.0)
 
 
-def _candidates(scaled: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, dict[int, int]]:
-    """Best logits [N, K], descending, of the rows that need them, and where in it each of those rows is."""
-    counts: dict[int, int] = {}
+def _candidates(mass: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, dict[int, int]]:
+    """Highest masses [N, K], descending, of the rows that need them, and the place in it of each such row."""
+    width = 0
+    rows: list[int] = []
     for row, (top_k, top_p) in enumerate(zip(filters.top_k, filters.top_p, strict=True)):
-        count = top_k if 0 < top_k <= _MAX_BATCHED_TOP_K else 0
+        count = top_k if top_k <= _MAX_BATCHED_TOP_K else 0
         if top_p < 1.0:
             count = max(count, _FIRST_CANDIDATES)
         if count:
-            counts[row] = count
-    if not counts:
-        return scaled[:0, :0], {}
-    width = min(max(counts.values()), scaled.shape[1])
-    # One selection for all: rows that need fewer get more than they need.
-    index = torch.tensor(list(counts), device=scaled.device)
-    return scaled[index].topk(width, dim=1).values, {row: place for place, row in enumerate(counts)}
+            rows.append(row)
+            width = max(width, count)
+    if not rows:
+        return mass[:0, :0], {}
+    source = mass if len(rows) == len(mass) else mass[rows]
+    return source.topk(min(width, mass.shape[1]), dim=1).values, {row: place for place, row in enumerate(rows)}
 
 
-def _top_k_threshold(
-    scaled: torch.Tensor, candidates: torch.Tensor, rows: dict[int, int], top_k: tuple[int, ...]
-) -> torch.Tensor:
-    """float32 [R]: the k-th best logit of each row, -inf where top-k is off."""
-    threshold = torch.full((len(top_k),), _NEGATIVE_INFINITY, dtype=torch.float32, device=scaled.device)
+def _top_k_floor(mass: torch.Tensor, candidates: torch.Tensor, places: dict[int, int], top_k: tuple[int, ...]) -> torch.Tensor:
+    """float32 [R]: the k-th highest mass of each row, 0 where top-k is off."""
+    floor = torch.zeros(len(top_k), dtype=torch.float32, device=mass.device)
     batched = [row for row, k in enumerate(top_k) if 0 < k <= _MAX_BATCHED_TOP_K]
     if batched:
-        places = torch.tensor([rows[row] for row in batched], device=scaled.device)
-        ranks = torch.tensor([top_k[row] - 1 for row in batched], device=scaled.device)
-        threshold[torch.tensor(batched, device=scaled.device)] = candidates[places, ranks]
+        floor[batched] = candidates[[places[row] for row in batched], [top_k[row] - 1 for row in batched]]
     for row, k in enumerate(top_k):
         if k > _MAX_BATCHED_TOP_K:
-            threshold[row] = scaled[row].kthvalue(scaled.shape[1] - k + 1).values
-    return threshold
+            floor[row] = mass[row].kthvalue(mass.shape[1] - k + 1).values
+    return floor
 
 
-def _top_p_threshold(
-    scaled: torch.Tensor,
-    candidates: torch.Tensor,
-    rows: dict[int, int],
-    threshold: torch.Tensor,
-    total: torch.Tensor,
-    best: torch.Tensor,
-    top_p: tuple[float, ...],
-) -> torch.Tensor:
-    """float32 [R]: the highest logit bound whose kept tokens hold at least `top_p` of the mass that `threshold` left."""
-    nucleus = [row for row, p in enumerate(top_p) if p < 1.0]
-    index = torch.tensor(nucleus, device=scaled.device)
-    places = torch.tensor([rows[row] for row in nucleus], device=scaled.device)
-    share = torch.tensor([top_p[row] for row in nucleus], dtype=torch.float64, device=scaled.device)
-    target = share * total[index]
-    values = candidates[places]
-    kept = values >= threshold[index, None]
-    mass = torch.exp(values - best[index, None]).double() * kept
-    enough = mass.cumsum(dim=1) >= target[:, None]
-    first = enough.int().argmax(dim=1, keepdim=True)
-    found = values.gather(1, first)[:, 0]
-    tight = threshold.clone()
-    tight[index] = torch.maximum(found, threshold[index])
-    missed = (~enough.any(dim=1) & kept[:, -1]).tolist()
-    covered = enough.any(dim=1).tolist()
-    for place, row in enumerate(nucleus):
-        if missed[place]:
-            tight[row] = _select_nucleus(scaled[row], float(threshold[row]), float(best[row]), float(target[place]))
-        elif not covered[place]:
-            # All that was left is among the candidates and rounding kept it below the target: nothing to drop.
-            tight[row] = threshold[row]
-    return tight
+def _top_p_floor(mass: torch.Tensor, candidates: torch.Tensor, places: dict[int, int], top_p: tuple[float, ...]) -> torch.Tensor:
+    """float32 [R]: the highest floor whose kept tokens hold at least `top_p` of the row's mass; 0 where top-p is off."""
+    floor = torch.zeros(len(top_p), dtype=torch.float32, device=mass.device)
+    rows = [row for row, p in enumerate(top_p) if p < 1.0]
+    share = torch.tensor([top_p[row] for row in rows], dtype=torch.float64, device=mass.device)
+    target = share * mass.sum(dim=1, dtype=torch.float64)[rows]
+    values = candidates[[places[row] for row in rows]]
+    enough = values.cumsum(dim=1, dtype=torch.float64) >= target[:, None]
+    floor[rows] = values.gather(1, enough.int().argmax(dim=1, keepdim=True))[:, 0]
+    # A candidate of mass 0 means that the candidates are all there is: then rounding alone kept them below the target.
+    for row, found, last, aim in zip(rows, enough.any(dim=1).tolist(), values[:, -1].tolist(), target.tolist(), strict=True):
+        if not found:
+            floor[row] = _select_nucleus(mass[row], aim) if last > 0.0 else 0.0
+    return floor
 
 
-def _select_nucleus(scaled: torch.Tensor, floor: float, best: float, target: float) -> float:
-    """The same bound for one row [V] whose nucleus is wide: weighted selection by histogram, narrowing to one bin.
+def _select_nucleus(mass: torch.Tensor, target: float) -> float:
+    """The same floor for one row [V] whose nucleus is wide: weighted selection by radix on the bits of the masses.
 
-    Each round puts the values in bins, finds the bin in which the running mass crosses the target and goes on with that
-    bin alone. The highest and the lowest value are never in one bin unless they are equal, so it ends; what is sorted at
-    last is one bin's content, never the vocabulary.
+    The first pass adds up the mass by the upper 16 bits, best first, and finds where the sum crosses the target; the
+    second does the same by the lower 16 bits of what lies there. Nothing is sorted.
     """
-    values = scaled[(scaled >= floor) & (scaled > _NEGATIVE_INFINITY)].double()
-    above = 0.0
-    while True:
-        low, high = float(values.min()), float(values.max())
-        if low == high:
-            return low
-        if len(values) <= _SMALL:
-            ordered = values.sort(descending=True).values
-            running = above + torch.exp(ordered - best).cumsum(0)
-            place = int(torch.searchsorted(running, torch.tensor(target, dtype=torch.float64, device=running.device)))
-            return float(ordered[min(place, len(ordered) - 1)])
-        bins = ((high - values) / (high - low) * (_NUM_BINS - 1)).long()
-        mass = torch.bincount(bins, weights=torch.exp(values - best), minlength=_NUM_BINS)
-        running = above + mass.cumsum(0)
-        crossing = int((running >= target).int().argmax()) if float(running[-1]) >= target else int(bins.max())
-        above = float(running[crossing] - mass[crossing])
-        values = values[bins == crossing]
+    order = _BITS_OF_ONE - mass.view(torch.int32)
+    upper = order >> 16
+    crossing, above = _crossing(upper, mass, target)
+    inside = upper == crossing
+    lower, _ = _crossing(order[inside] & 0xFFFF, mass[inside], target - above)
+    bits = torch.tensor(_BITS_OF_ONE - ((crossing << 16) | lower), dtype=torch.int32)
+    return float(bits.view(torch.float32))
+
+
+def _crossing(bins: torch.Tensor, mass: torch.Tensor, target: float) -> tuple[int, float]:
+    """First bin with which the running sum of mass reaches `target` (the last one where rounding keeps it below), and the sum before it."""
+    sums = torch.bincount(bins, weights=mass.double())
+    running = sums.cumsum(0)
+    place = int(torch.searchsorted(running, torch.tensor(target, dtype=torch.float64, device=running.device)))
+    place = min(place, len(running) - 1)
+    return place, float(running[place] - sums[place])

@@ -14,7 +14,7 @@ import torch
 
 from radixserve_runtime.sampling.draws import uniform
 from radixserve_runtime.sampling.edits import edit_rows
-from radixserve_runtime.sampling.filters import Filters, weights
+from radixserve_runtime.sampling.filters import Filters, apply_filters
 from radixserve_runtime.sampling.logprobs import token_logprobs
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Sampler:
         if len(row_masks) != len(rows):
             raise ValueError(f"{len(row_masks)} grammar masks for {len(rows)} rows")
         raw = logits.float()
-        low, high = raw.aminmax(dim=1)
-        usable: list[bool] = (low.isfinite() & high.isfinite()).tolist()
+        # Two reductions: on the CPU aminmax takes ten times as long as both.
+        usable: list[bool] = (raw.amin(dim=1).isfinite() & raw.amax(dim=1).isfinite()).tolist()
         drawn = self._draw(raw, rows, row_masks, usable)
         return self._with_logprobs(raw, rows, usable, drawn)
 
@@ -88,13 +88,13 @@ class Sampler:
             else:
                 plain.append(index)
         if len(plain) == len(rows):
-            return raw.argmax(dim=1).tolist()
+            return _argmax(raw).tolist()
         drawn = [-1] * len(rows)
         if plain:
-            _store(drawn, plain, _take(raw, plain).argmax(dim=1).tolist())
+            _store(drawn, plain, _argmax(_take(raw, plain)).tolist())
         if greedy:
             edited = _edited(raw, greedy, rows, masks)
-            tokens = torch.where(edited.amax(dim=1).isfinite(), edited.argmax(dim=1), -1)
+            tokens = torch.where(edited.amax(dim=1).isfinite(), _argmax(edited), -1)
             _store(drawn, greedy, tokens.tolist())
         if random:
             _store(drawn, random, self._draw_random(_edited(raw, random, rows, masks), [rows[index] for index in random]))
@@ -108,8 +108,10 @@ class Sampler:
         temperatures = torch.tensor([row.sampling.temperature for row in rows], dtype=torch.float32, device=device)
         # The best logit becomes 0 first: a tiny temperature then can't overflow to infinity.
         scaled = edited.sub_(best[:, None]).div_(temperatures[:, None])
-        scaled.masked_fill_(~possible[:, None], 0.0)
-        mass = weights(scaled, Filters.of([row.sampling for row in rows], self._vocab_size))
+        if not bool(possible.all()):
+            scaled[~possible] = 0.0
+        mass = scaled.exp_()
+        apply_filters(mass, Filters.of([row.sampling for row in rows], self._vocab_size))
         points = [uniform(row.sampling.seed, row.num_output_tokens) for row in rows]
         tokens = _inverse_cdf(mass, torch.tensor(points, dtype=torch.float64, device=device))
         return torch.where(possible, tokens, -1).tolist()
@@ -140,6 +142,14 @@ class Sampler:
 def _take(raw: torch.Tensor, index: list[int]) -> torch.Tensor:
     """These rows of [R, V]; `raw` itself when they are all of it."""
     return raw if len(index) == len(raw) else raw[torch.tensor(index, device=raw.device)]
+
+
+def _argmax(logits: torch.Tensor) -> torch.Tensor:
+    """Token ids int64 [R] of the highest logits [R, V], the lowest id of equals."""
+    if logits.device.type == "cpu":
+        # numpy's is vectorised and torch's is not: a tenth of the time over 49k tokens.
+        return torch.from_numpy(logits.numpy().argmax(axis=1))
+    return logits.argmax(dim=1)
 
 
 def _edited(raw: torch.Tensor, index: list[int], rows: Sequence[RowState], masks: Sequence[torch.Tensor | None]) -> torch.Tensor:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from radixserve_runtime.protocol import Sampling
 from radixserve_runtime.sampling.draws import uniform
-from radixserve_runtime.sampling.filters import Filters, weights
+from radixserve_runtime.sampling.filters import Filters, apply_filters
 from radixserve_runtime.sampling.sampler import SampledToken, Sampler, SamplingFailure
 from radixserve_runtime.sampling.state import RowState
 
@@ -71,7 +71,9 @@ def test_filters_keep_what_sorting_would_keep(seed, vocab_size, scale, top_k, to
     if rounded:  # many equal logits
         logits = (logits * 2).round() / 2
     setting = Sampling(max_tokens=1, seed=0, top_k=top_k, top_p=top_p, min_p=min_p)
-    found = weights(logits.clone(), Filters.of([setting], vocab_size))[0].double().numpy()
+    mass = torch.exp(logits - logits.max())
+    apply_filters(mass, Filters.of([setting], vocab_size))
+    found = mass[0].double().numpy()
     kept = found > 0
     wanted = oracle_probabilities(logits[0], top_k=top_k, top_p=top_p, min_p=min_p)
     if top_p < 1.0 and (kept != (wanted > 0)).any():
