@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from radixserve_runtime.model.config import read_config
-from radixserve_runtime.model.rope import cos_sin_table, inverse_frequencies
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from radixserve_runtime.model.config import read_config
+from radixserve_runtime.model.rope import cos_sin_table, inverse_frequencies
 from tests.support.tiny_model import write_tiny_checkpoint
 
 if TYPE_CHECKING:
