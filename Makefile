@@ -39,7 +39,7 @@ typecheck: setup
 
 bench: setup
 	$(BIN)/radixserve pull smollm2-135m
-	$(BIN)/python benchmarks/bars.py
+	$(BIN)/python -m benchmarks.bars
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .hypothesis
