@@ -43,3 +43,35 @@
 
 Call `extend_assistant_ids` when a generation is done, with the ids as they stand in the log (after a cut: kept + tail).
 """
+
+from radixserve_tokenizer.text.conversation import Conversation, Edit
+from radixserve_tokenizer.text.cut import Cut, cut_at
+from radixserve_tokenizer.text.detokenizer import Detokenizer, prompt_tail, special_text
+from radixserve_tokenizer.text.errors import InvalidTextError, TemplateError, TokenizerLoadError
+from radixserve_tokenizer.text.inputs import Ids
+from radixserve_tokenizer.text.load import load_tokenizer
+from radixserve_tokenizer.text.messages import content_of, fields_of
+from radixserve_tokenizer.text.template import ChatTemplate, Rendered, load_template
+from radixserve_tokenizer.text.tokenizer import TextTokenizer, check_text
+
+__all__ = [
+    "ChatTemplate",
+    "Conversation",
+    "Cut",
+    "Detokenizer",
+    "Edit",
+    "Ids",
+    "InvalidTextError",
+    "Rendered",
+    "TemplateError",
+    "TextTokenizer",
+    "TokenizerLoadError",
+    "check_text",
+    "content_of",
+    "cut_at",
+    "fields_of",
+    "load_template",
+    "load_tokenizer",
+    "prompt_tail",
+    "special_text",
+]

@@ -1,0 +1,219 @@
+"""The chat part of one branch's token log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from radixserve_tokenizer.text.errors import TemplateError
+from radixserve_tokenizer.text.inputs import INPUT_PATTERN, Content, Ids, Inputs
+from radixserve_tokenizer.text.messages import ROLES, parse_tool_calls
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from radixserve_tokenizer.text.template import ChatTemplate
+
+
+class Edit(NamedTuple):
+    """A change of the token log: its first `keep` ids stay, and `ids` follow them."""
+
+    keep: int
+    ids: list[int]
+
+
+class _Mark(NamedTuple):
+    """A place where rendering and log are known to agree."""
+
+    rendered: int
+    """Characters of the rendering."""
+    length: int
+    """Ids of the log."""
+
+
+class Conversation:
+    """Messages of one branch, and the rendering that its token log stands for.
+
+    The log is always what the template renders for the messages so far, except that generated ids stand where the
+    template would put their text. Each change renders all messages (inputs are one character each, so this is quick) but
+    encodes only what the rendering has more than before. Where the template rewrites its past (Qwen3 drops earlier
+    thoughts) or joins text to text, the log is replaced from the last place that still agrees.
+
+    A method that raises leaves the conversation as it was. Not shared between threads.
+    """
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        start: int,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any] | None,
+    ) -> None:
+        self._template = template
+        self._start = start
+        self._inputs = Inputs(template.tokenizer)
+        self._tools: list[Any] | None = self._inputs.add_value(tools, "tools") if tools else None
+        self._variables: dict[str, Any] = self._inputs.add_value(dict(variables or {}), "variables")
+        self._now = datetime.now().astimezone()  # once, so that a date in the prompt does not change at midnight
+        self._messages: list[dict[str, Any]] = []
+        self._rendered = ""
+        self._marks: list[_Mark] = []
+        self._length = start
+        self._turn = ""
+        """The input character of the open assistant turn; empty when none is open."""
+        self._ended_by = -1
+        """The end-of-sequence token at the end of the open turn, which is no content; -1 when there is none."""
+
+    def copy(self) -> Conversation:
+        """An independent conversation in the same state, for a fork or to come back to."""
+        other = Conversation.__new__(Conversation)
+        other.__dict__.update(self.__dict__)
+        other._inputs = self._inputs.copy()
+        other._messages = self._messages.copy()
+        other._marks = self._marks.copy()
+        return other
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an assistant turn is open."""
+        return bool(self._turn)
+
+    @property
+    def length(self) -> int:
+        """Length of the token log."""
+        return self._length
+
+    @property
+    def text(self) -> str:
+        """What the log stands for, as text."""
+        return self._inputs.restore(self._rendered)
+
+    def message(
+        self, role: str, content: Sequence[str | Ids], fields: Mapping[str, Any] | None = None, *, param: str = "messages"
+    ) -> Edit:
+        """Append a whole message; an open assistant turn is closed first. Raises `TemplateError`, `InvalidTextError`."""
+        messages, turn = self._messages.copy(), self._turn
+        self.add(role, content, fields, param=param)
+        try:
+            return self.render()
+        except TemplateError:
+            if all(message["role"] in ("system", "developer") for message in self._messages):
+                return Edit(self._length, [])  # some templates refuse to render before the first user message comes
+            self._messages, self._turn = messages, turn
+            raise
+
+    def add(
+        self, role: str, content: Sequence[str | Ids], fields: Mapping[str, Any] | None = None, *, param: str = "messages"
+    ) -> None:
+        """Take a whole message without rendering; the next `render`, `message` or `open_assistant` answers for it too."""
+        if role not in ROLES:
+            raise TemplateError(f"unknown role {role!r}: {', '.join(ROLES)} are possible", f"{param}.role")
+        message: dict[str, Any] = {"role": role, "content": self._add_content(role, content, f"{param}.content")}
+        for name, value in (fields or {}).items():
+            if name in message:
+                raise TemplateError(f"the field {name!r} cannot be given twice", f"{param}.{name}")
+            if name == "tool_calls":
+                value = parse_tool_calls(value, f"{param}.tool_calls")
+            message[name] = self._inputs.add_value(value, f"{param}.{name}")
+        self._close_turn()
+        self._messages.append(message)
+
+    def render(self) -> Edit:
+        """Bring the log to the rendering of all messages. Raises `TemplateError`."""
+        return self._move_to(self._render(add_generation_prompt=False))
+
+    def open_assistant(self) -> Edit:
+        """Open an assistant turn with the template's generation prompt; nothing when one is open. Raises `TemplateError`."""
+        if self._turn:
+            return Edit(self._length, [])
+        edit = self._move_to(self._render(add_generation_prompt=True))
+        self._turn = self._inputs.add(())
+        self._rendered += self._turn
+        return edit
+
+    def extend_assistant_text(self, text: str) -> Edit:
+        """Go on with the open turn by raw text. Raises `InvalidTextError`; `ValueError` when no turn is open."""
+        if not self._turn:
+            raise ValueError("no assistant turn is open")
+        edit = Edit(self._length, self._template.encode_text(text, self._encoded_before(self._rendered)))
+        self.extend_assistant_ids(edit.ids)
+        return edit
+
+    def extend_assistant_ids(self, ids: Sequence[int]) -> None:
+        """Note ids that the log has got inside the open turn, a sampled end-of-sequence token included. `ValueError` when no turn is open."""
+        if not self._turn:
+            raise ValueError("no assistant turn is open")
+        if not ids:
+            return
+        content = [*([self._ended_by] if self._ended_by >= 0 else []), *ids]
+        self._ended_by = content.pop() if content[-1] in self._template.tokenizer.eos_token_ids else -1
+        self._inputs.extend(self._turn, content)
+        self._length += len(ids)
+
+    def _add_content(self, role: str, content: Sequence[str | Ids], param: str) -> str:
+        """The input character for a message's content, as the template would trim it."""
+        joined: list[str | Ids] = []
+        for piece in content:
+            if isinstance(piece, str) and joined and isinstance(joined[-1], str):
+                joined[-1] += piece
+            else:
+                joined.append(piece)
+        trimmed: Content = self._template.trim(role, tuple(joined))
+        if all(isinstance(piece, str) for piece in trimmed):
+            return self._inputs.add_text("".join(map(str, trimmed)), param)
+        return self._inputs.add(trimmed)
+
+    def _close_turn(self) -> None:
+        """Make the open turn a message. Its end is rendered with whatever comes next."""
+        if self._turn:
+            self._messages.append({"role": "assistant", "content": self._turn})
+            self._turn = ""
+
+    def _render(self, *, add_generation_prompt: bool) -> str:
+        return self._template.renderer.render(
+            self._messages,
+            now=self._now,
+            add_generation_prompt=add_generation_prompt,
+            tools=self._tools,
+            variables=self._variables,
+        )
+
+    def _move_to(self, rendered: str) -> Edit:
+        """The edit that makes the log stand for `rendered`."""
+        before, keep = self._agreeing_place(rendered)
+        ids = self._template.encode(rendered[before:], self._inputs, self._encoded_before(rendered[:before]))
+        if self._ended_by >= 0 and keep == self._length:
+            # The model has ended its turn itself: the template's own end must not follow a second time.
+            if ids[:1] == [self._ended_by]:
+                del ids[0]
+            else:
+                keep -= 1
+        self._ended_by = -1
+        self._rendered = rendered
+        self._length = keep + len(ids)
+        self._marks.append(_Mark(len(rendered), self._length))
+        return Edit(keep, ids)
+
+    def _agreeing_place(self, rendered: str) -> _Mark:
+        """The furthest place where the log already stands for the beginning of `rendered`, and encoding can go on from."""
+        if rendered.startswith(self._rendered) and self._is_seam(rendered, len(self._rendered)):
+            return _Mark(len(self._rendered), self._length)
+        while self._marks:
+            mark = self._marks.pop()
+            same = rendered.startswith(self._rendered[: mark.rendered])
+            if same and self._is_seam(rendered, mark.rendered):
+                self._marks.append(mark)
+                return mark
+        return _Mark(0, self._start)
+
+    def _is_seam(self, rendered: str, at: int) -> bool:
+        before = self._encoded_before(rendered[:at])
+        ends_in_ids = INPUT_PATTERN.match(before[-1:]) and not isinstance(self._inputs.content(before[-1])[-1], str)
+        return bool(ends_in_ids) or self._template.is_seam(before, rendered[at:])
+
+    def _encoded_before(self, rendered: str) -> str:
+        """`rendered` without a turn at its end in which nothing was said."""
+        while INPUT_PATTERN.match(rendered[-1:]) and not self._inputs.content(rendered[-1]):
+            rendered = rendered[:-1]
+        return rendered
