@@ -1,0 +1,1 @@
+"""The HTTP server: OpenAI's API over the same client that every program uses."""

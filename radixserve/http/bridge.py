@@ -1,0 +1,206 @@
+"""The programs of one request, as asyncio sees them.
+
+The client calls back on its I/O thread; events cross into the event loop one by one, and the credits of the programs bound how
+many can be on their way. Whoever leaves the `async with` block, for whatever reason, closes the programs: the engine stops them
+within a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from radixserve.http.errors import ApiError, BadRequestError, UnavailableError, from_event
+from radixserve.http.program import Numbers, build_ops
+from radixserve_lang.errors import RadixServeError
+from radixserve_tokenizer.protocol import Admitted, Delta, Done, Failed, Goodbye, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+    from types import TracebackType
+    from typing import Literal, Self
+
+    from radixserve.http.config import HttpConfig
+    from radixserve.http.program import Opening, ProgramSpec
+    from radixserve_tokenizer.protocol import Event, FromClient, Priority, Welcome
+
+    QueryKind = Literal["health", "stats", "reset_cache", "tokenize", "detokenize"]
+
+
+class ChannelLike(Numbers, Protocol):
+    """One program, as `radixserve_lang` offers it."""
+
+    def send(self, *messages: FromClient, flush: bool = ...) -> None:
+        """Buffer messages; `flush` sends them in one frame."""
+        ...
+
+    def grant(self, amount: int) -> None:
+        """Take `amount` more deltas."""
+        ...
+
+    def close(self) -> None:
+        """End the program."""
+        ...
+
+
+class ClientLike(Protocol):
+    """The client, as `radixserve_lang` offers it; tests have a small fake of it."""
+
+    @property
+    def welcome(self) -> Welcome:
+        """The server's greeting. Waits until connected."""
+        ...
+
+    def open(
+        self,
+        on_event: Callable[[Event], None],
+        *,
+        api_key: str | None = ...,
+        seed: int | None = ...,
+        priority: Priority = ...,
+        cache_salt: str = ...,
+        credits: int = ...,
+    ) -> ChannelLike:
+        """Start a program."""
+        ...
+
+    def query(self, kind: QueryKind, body: dict[str, Any] | None = ...) -> Future[dict[str, Any]]:
+        """Ask something that is no program."""
+        ...
+
+    def close(self) -> None:
+        """Leave."""
+        ...
+
+
+class RunningPrograms:
+    """The programs of a request, run side by side; iterate for `(choice, Delta | Done)` until every choice is done.
+
+    Choices are numbered through, prompt by prompt. Any failure of any of them is raised as an `ApiError`.
+    """
+
+    def __init__(self, client: ClientLike, specs: Sequence[ProgramSpec], opening: Opening, config: HttpConfig) -> None:
+        self._client = client
+        self._specs = specs
+        self._opening = opening
+        self._config = config
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._held: deque[tuple[int, Event]] = deque()
+        self._channels: list[ChannelLike] = []
+        self._choices: dict[tuple[int, int], int] = {}
+        self._num_choices = sum(spec.n for spec in specs)
+        self._unfinished = self._num_choices
+        self._to_grant = [0] * len(specs)
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._close()
+
+    async def admitted(self) -> None:
+        """Wait until every program is admitted and has its first event, so that a refusal or a bad input still has its HTTP status."""
+        unadmitted = set(range(len(self._specs)))
+        silent = set(unadmitted)
+        try:
+            async with asyncio.timeout(self._config.admission_timeout_s):
+                while unadmitted:
+                    unadmitted -= await self._look_ahead(silent)
+        except TimeoutError:
+            raise UnavailableError("The engine did not answer in time. Try again.", code="engine_timeout") from None
+        while silent:
+            await self._look_ahead(silent)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[int, Delta | Done]:
+        while True:
+            if self._unfinished == 0:
+                raise StopAsyncIteration
+            program, event = self._held.popleft() if self._held else await self._next()
+            if not isinstance(event, (Delta, Done)):
+                continue
+            choice = self._choices.get((program, event.var))
+            if choice is None:
+                continue
+            if isinstance(event, Done):
+                if event.finish_reason == "abort":
+                    raise ApiError("The generation was aborted by the server.", status=500, code="aborted")
+                self._unfinished -= 1
+            else:
+                self._to_grant[program] += 1
+            return choice, event
+
+    def written(self) -> None:
+        """What was yielded so far is with the client: let as many deltas follow. Granted in lots, each is a message."""
+        lot = max(1, self._config.stream_credits // 4)
+        for program, amount in enumerate(self._to_grant):
+            if amount >= lot:
+                self._to_grant[program] = 0
+                self._channels[program].grant(amount)
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        opening = self._opening
+        choice = 0
+        try:
+            for index, spec in enumerate(self._specs):
+                channel = self._client.open(
+                    _crossing(loop, self._events, index),
+                    api_key=opening.api_key,
+                    seed=opening.seed,
+                    priority=opening.priority,
+                    cache_salt=opening.cache_salt,
+                    credits=self._config.stream_credits,
+                )
+                self._channels.append(channel)
+                ops, variables = build_ops(spec, channel, self._config.fork_chunk)
+                for var in variables:
+                    self._choices[index, var] = choice
+                    choice += 1
+                channel.send(*ops, flush=True)
+        except RadixServeError as error:
+            raise UnavailableError(f"The engine can't be reached: {error}", code="connection_lost") from error
+        except ValueError as error:
+            raise BadRequestError(f"The request can't be sent to the engine: {error}") from error
+
+    def _close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+
+    async def _look_ahead(self, silent: set[int]) -> set[int]:
+        """Take one event: whoever it admits is returned, whoever begins to answer is no longer silent."""
+        program, event = await self._next()
+        if isinstance(event, Admitted):
+            return {program}
+        if isinstance(event, (Delta, Done)):
+            silent.discard(program)
+            self._held.append((program, event))
+        return set()
+
+    async def _next(self) -> tuple[int, Event]:
+        program, event = await self._events.get()
+        if isinstance(event, (Refused, Failed, Goodbye)):
+            raise from_event(event)
+        return program, event
+
+
+def _crossing(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[tuple[int, Event]], index: int) -> Callable[[Event], None]:
+    """A callback for the I/O thread that moves events into the loop."""
+
+    def on_event(event: Event) -> None:
+        try:
+            loop.call_soon_threadsafe(events.put_nowait, (index, event))
+        except RuntimeError:
+            # The loop is closed: the server is gone, and nobody waits for this program.
+            return
+
+    return on_event

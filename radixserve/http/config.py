@@ -1,0 +1,45 @@
+"""Settings of the HTTP server. Floor 5 fills them from flags and file; nothing here reads the environment."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One HTTP server. Every limit is answered with an error that names it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    served_names: tuple[str, ...] = ()
+    """Names that a request's `model` may have; the first is the one that is shown. Empty: the model's own name and "default"."""
+
+    max_body_bytes: int = 8 << 20
+    max_messages: int = 4096
+    max_prompts: int = 512
+    """Prompts of one completions request."""
+    max_n: int = 512
+    max_choices: int = 512
+    """Prompts times `n`."""
+    max_stop_strings: int = 16
+    """OpenAI allows 4; agents send up to 3."""
+    max_stop_bytes: int = 1024
+    """Of one stop string, in UTF-8."""
+    max_stop_token_ids: int = 64
+    max_logit_bias: int = 1024
+    max_tools: int = 128
+    max_schema_bytes: int = 256 << 10
+    max_json_depth: int = 64
+    """Of a schema, and of what a message carries beside its text."""
+    max_cache_salt_chars: int = 256
+
+    stream_credits: int = 64
+    """Deltas on their way to a client that does not read; beyond that they coalesce."""
+    fork_chunk: int = 128
+    """Most branches of one fork op; a larger `n` takes several."""
+    admission_timeout_s: float = 15.0
+    """How long a request waits to hear whether it is admitted before it is answered with 503."""
+    query_timeout_s: float = 2.0
+    """How long /health and /metrics wait for the engine."""
+    connect_retry_s: float = 1.0
+    drain_timeout_s: float = 30.0
+    """How long running requests may go on after the server was told to stop."""

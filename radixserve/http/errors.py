@@ -1,0 +1,174 @@
+"""Errors in OpenAI's nested body, with the status that fits.
+
+    ApiError                  anything that a client is told
+      BadRequestError         400, names the parameter
+      ModelNotFoundError      404
+      BodyTooLargeError       413
+      UnavailableError        503, with Retry-After
+    ClientDisconnectedError   the client is gone; nobody is told anything
+
+What the engine says (`Refused`, `Failed`, `Goodbye`) becomes an `ApiError` in `from_event`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from fastapi import Response
+from starlette.exceptions import HTTPException
+
+from radixserve_tokenizer.protocol import Failed, Refused
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI, Request
+
+    from radixserve_tokenizer.protocol import Goodbye
+
+log = logging.getLogger("radixserve.http")
+
+CLIENT_CLOSED_REQUEST = 499
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_CODES = {
+    401: "invalid_api_key",
+    405: "method_not_allowed",
+    429: "rate_limit_exceeded",
+    503: "service_unavailable",
+    500: "internal_error",
+}
+
+
+def error_type(status: int) -> str:
+    """OpenAI's `type` for a status."""
+    if status >= 500:
+        return "server_error"
+    return _TYPES.get(status, "invalid_request_error")
+
+
+class ApiError(Exception):
+    """What a client is told. `retry_after_s` above 0 becomes the header Retry-After."""
+
+    def __init__(
+        self, message: str, *, status: int = 500, code: str | None = None, param: str | None = None, retry_after_s: float = 0.0
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.code = code if code is not None else _CODES.get(status)
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> dict[str, Any]:
+        """The nested object that OpenAI's clients read."""
+        return {"error": {"message": self.message, "type": error_type(self.status), "param": self.param, "code": self.code}}
+
+    def headers(self) -> dict[str, str]:
+        """Headers beside the content type."""
+        headers: dict[str, str] = {}
+        if self.retry_after_s > 0:
+            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
+
+
+class BadRequestError(ApiError):
+    """400: the request can't be served as it is."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, status=400, code=code, param=param)
+
+
+class ModelNotFoundError(ApiError):
+    """404: no model of that name is served here."""
+
+    def __init__(self, name: str, served: tuple[str, ...]) -> None:
+        names = ", ".join(repr(one) for one in served)
+        super().__init__(
+            f"The model {name[:100]!r} does not exist. This server serves {names}.",
+            status=404,
+            code="model_not_found",
+            param="model",
+        )
+
+
+class BodyTooLargeError(ApiError):
+    """413: the body is larger than the server takes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(
+            f"The request body is larger than the limit of {limit_bytes} bytes.", status=413, code="request_too_large"
+        )
+
+
+class UnavailableError(ApiError):
+    """503: not now; the same request may succeed later."""
+
+    def __init__(self, message: str, *, code: str = "service_unavailable", retry_after_s: float = 1.0) -> None:
+        super().__init__(message, status=503, code=code, retry_after_s=retry_after_s)
+
+
+class ClientDisconnectedError(Exception):
+    """The client closed its connection."""
+
+
+def from_event(event: Refused | Failed | Goodbye) -> ApiError:
+    """What the engine said, for the client."""
+    if isinstance(event, Refused):
+        status = event.status if 400 <= event.status <= 599 else 503
+        retry_after_s = event.retry_after_s or (1.0 if status in (429, 503) else 0.0)
+        return ApiError(event.message, status=status, code=event.code or None, retry_after_s=retry_after_s)
+    if isinstance(event, Failed):
+        status = event.status if 400 <= event.status <= 599 else 500
+        retry_after_s = 1.0 if status in (429, 503) else 0.0
+        return ApiError(
+            event.message, status=status, code=event.code or None, param=event.param or None, retry_after_s=retry_after_s
+        )
+    return UnavailableError(event.message or "The connection to the engine was lost. Try again.", code="connection_lost")
+
+
+def error_response(error: ApiError) -> Response:
+    """The whole HTTP answer. The body is valid UTF-8 whatever the message quotes."""
+    return Response(_dumps(error.body()), status_code=error.status, headers=error.headers(), media_type="application/json")
+
+
+def _dumps(body: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # a lone surrogate that reached a message
+        text = str(body["error"]["message"]).encode("utf-8", "replace").decode("utf-8")
+        return orjson.dumps({"error": {**body["error"], "message": text, "param": None}})
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Every error of the app, also unknown paths and our own bugs, answers in OpenAI's form."""
+
+    async def on_api_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return error_response(error)
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message = str(error.detail)
+        if error.status_code == 404:
+            message = f"Unknown path {request.url.path!r}. /docs lists what this server answers."
+        elif error.status_code == 405:
+            message = f"{request.method} is not allowed on {request.url.path!r}."
+        response = error_response(ApiError(message, status=error.status_code))
+        response.headers.update(error.headers or {})
+        return response
+
+    async def on_disconnect(_: Request, __: Exception) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    async def on_bug(request: Request, error: Exception) -> Response:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return error_response(ApiError("The server failed to answer this request. Its log has the details.", status=500))
+
+    app.add_exception_handler(ApiError, on_api_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(ClientDisconnectedError, on_disconnect)
+    app.add_exception_handler(Exception, on_bug)

@@ -1,0 +1,68 @@
+"""/health, /metrics and /version: they answer fast whatever state the engine is in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from radixserve import __version__
+from radixserve.http.errors import ApiError
+from radixserve.http.state import state_of
+
+router = APIRouter(tags=["server"])
+
+_HEALTHY = "ok"
+
+
+@router.get(
+    "/health",
+    summary="Is the engine making progress?",
+    response_description="It answers, and its loop moves.",
+    responses={503: {"description": "Loading, stuck, or down; `status` says which."}},
+)
+async def health(request: Request) -> Response:
+    """200 when the engine answers and its loop moves; 503 while it loads, is stuck, or is down. The body's `status` says which."""
+    state = state_of(request)
+    try:
+        report = await state.query("health")
+        status = str(report.get("status", _HEALTHY))
+    except ApiError as error:
+        status = error.code if error.code in ("loading", "engine_timeout") else "unreachable"
+        report = {"message": error.message}
+    body: dict[str, Any] = {**report, "status": status}
+    return Response(
+        orjson.dumps(body, default=str), status_code=200 if status == _HEALTHY else 503, media_type="application/json"
+    )
+
+
+@router.get("/metrics", summary="Prometheus metrics", response_description="Prometheus' text format.")
+async def metrics(request: Request) -> Response:
+    """Prometheus' text format. When the engine does not answer, `radixserve:up` is 0 and its own families are missing."""
+    state = state_of(request)
+    try:
+        stats = await state.query("stats")
+    except ApiError:
+        stats = None
+    return Response(state.metrics.exposition(stats), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/version", summary="The server's version")
+async def version() -> dict[str, str]:
+    """The version of RadixServe."""
+    return {"version": __version__}
+
+
+@router.get("/", summary="Where to go from here", include_in_schema=False)
+async def root() -> dict[str, str]:
+    """A pointer for whoever opens the address in a browser."""
+    return {
+        "name": "RadixServe",
+        "version": __version__,
+        "docs": "/docs",
+        "api": "/v1",
+        "health": "/health",
+        "metrics": "/metrics",
+    }

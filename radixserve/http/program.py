@@ -1,0 +1,104 @@
+"""A request as a program: appends, a fork when there are several choices, and a generation for each choice, in one frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from radixserve_tokenizer.protocol import Append, Constraint, Fork, Gen, Priority, Sampling, Text, TokenIds
+
+if TYPE_CHECKING:
+    from radixserve_tokenizer.protocol import Op, Part
+
+
+class Numbers(Protocol):
+    """What allocates a program's numbers (a channel)."""
+
+    @property
+    def program(self) -> int:
+        """The program's number."""
+        ...
+
+    def next_op(self) -> int:
+        """A new op number."""
+        ...
+
+    def next_var(self) -> int:
+        """A new variable number."""
+        ...
+
+    def next_branches(self, count: int) -> int:
+        """The first of `count` new branch numbers."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """One append: a message of the chat template (with a role), or raw text or ids (without)."""
+
+    role: str = ""
+    text: str = ""
+    ids: tuple[int, ...] | None = None
+    """Raw token ids instead of the text."""
+    fields: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def parts(self) -> tuple[Part, ...]:
+        """The append's values."""
+        return (Text(text=self.text),) if self.ids is None else (TokenIds(ids=self.ids),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramSpec:
+    """One prompt and what to do with it."""
+
+    segments: tuple[Segment, ...]
+    sampling: Sampling
+    constraint: Constraint | None = None
+    n: int = 1
+    stream: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """How the programs of a request are opened."""
+
+    api_key: str = ""
+    seed: int | None = None
+    priority: Priority = "standard"
+    cache_salt: str = ""
+
+
+def build_ops(spec: ProgramSpec, numbers: Numbers, fork_chunk: int) -> tuple[list[Op], list[int]]:
+    """The program's ops in order, and the variable of each choice.
+
+    One choice runs on the root, so that a seed gives the same text whichever API sent the prompt. Several run on the
+    branches of forks of at most `fork_chunk`, and differ by their branch's place in the tree.
+    """
+    program = numbers.program
+    ops: list[Op] = [
+        Append(program=program, op=numbers.next_op(), branch=0, parts=one.parts(), role=one.role, fields=one.fields)
+        for one in spec.segments
+    ]
+    branches = [0]
+    if spec.n > 1:
+        first = numbers.next_branches(spec.n)
+        branches = list(range(first, first + spec.n))
+        for start in range(0, spec.n, fork_chunk):
+            count = min(fork_chunk, spec.n - start)
+            ops.append(Fork(program=program, op=numbers.next_op(), branch=0, first=first + start, count=count))
+    variables: list[int] = []
+    for branch in branches:
+        variables.append(numbers.next_var())
+        ops.append(
+            Gen(
+                program=program,
+                op=numbers.next_op(),
+                branch=branch,
+                var=variables[-1],
+                sampling=spec.sampling,
+                constraint=spec.constraint,
+                stream=spec.stream,
+                where="HTTP request",
+            )
+        )
+    return ops, variables

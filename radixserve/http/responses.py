@@ -1,0 +1,187 @@
+"""The answers, for the OpenAPI document. The routes build plain objects; the tests check them against these models."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ModelObject(_Answer):
+    """A served name."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: None
+    max_model_len: int
+
+
+class ModelList(_Answer):
+    """All served names."""
+
+    object: Literal["list"]
+    data: list[ModelObject]
+
+
+class ErrorDetail(_Answer):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(_Answer):
+    """Every error has this form."""
+
+    error: ErrorDetail
+
+
+class PromptTokensDetails(_Answer):
+    """Where the prompt's tokens came from."""
+
+    cached_tokens: int
+
+
+class UsageAnswer(_Answer):
+    """What the request cost: each prompt once, every choice."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class ChatTop(_Answer):
+    """A token and its log-probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatToken(ChatTop):
+    """A token of the answer, with the best alternatives."""
+
+    top_logprobs: list[ChatTop]
+
+
+class ChatLogprobs(_Answer):
+    """One entry for each token."""
+
+    content: list[ChatToken]
+    refusal: None
+
+
+class ChatMessage(_Answer):
+    """The answer's message."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(_Answer):
+    """One choice. `stop_reason` and `matched_stop` (one thing, by vLLM's and SGLang's name) are the stop string or token that ended it."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length"]
+    stop_reason: str | int | None
+    matched_stop: str | int | None
+
+
+class ChatAnswer(_Answer):
+    """Answer of POST /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: str | None = None
+    choices: list[ChatChoice]
+    usage: UsageAnswer
+
+
+class ChatDelta(_Answer):
+    """What a chunk adds."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(_Answer):
+    """A choice's part of a chunk."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length"] | None
+    stop_reason: str | int | None = None
+    matched_stop: str | int | None = None
+
+
+class ChatChunk(_Answer):
+    """One event of a streamed chat answer."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: str | None = None
+    choices: list[ChatChunkChoice]
+    usage: UsageAnswer | None = None
+
+
+class TextLogprobs(_Answer):
+    """Parallel lists, one entry for each token; the first token of an echoed prompt has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class TextChoice(_Answer):
+    """One choice of a completions answer or chunk."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: Literal["stop", "length"] | None
+    stop_reason: str | int | None = None
+    matched_stop: str | int | None = None
+
+
+class TextAnswer(_Answer):
+    """Answer of POST /v1/completions; each event of a stream has the same form, `usage` only in the last when asked for."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: str | None = None
+    choices: list[TextChoice]
+    usage: UsageAnswer | None = None
+
+
+def components() -> dict[str, Any]:
+    """JSON Schemas of the answers that routes return unvalidated, by name, for the OpenAPI document."""
+    from pydantic.json_schema import models_json_schema
+
+    models = (ChatAnswer, ChatChunk, TextAnswer, ErrorAnswer)
+    _, schema = models_json_schema([(model, "serialization") for model in models], ref_template="#/components/schemas/{model}")
+    found: dict[str, Any] = schema["$defs"]
+    return found

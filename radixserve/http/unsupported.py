@@ -1,0 +1,89 @@
+"""Fields that clients know from OpenAI, vLLM or SGLang and that this server can't honour.
+
+Each has values that ask for nothing special; any other value is a 400, so that nobody believes in an option that does nothing.
+What isn't listed here and isn't in the schemas is ignored, as OpenAI does. `prediction` and `parallel_tool_calls` are ignored
+on purpose: they can't change what a right answer is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from radixserve.http.errors import BadRequestError
+from radixserve.http.fields import show
+
+_FALSE = (None, False)
+_EMPTY: tuple[Any, ...] = (None, [], {}, "")
+
+_COMMON: dict[str, tuple[tuple[Any, ...], str]] = {
+    "use_beam_search": (_FALSE, "beam search is not supported"),
+    "length_penalty": ((None, 1, 1.0), "it belongs to beam search, which is not supported"),
+    "early_stopping": (_FALSE, "it belongs to beam search, which is not supported"),
+    "prompt_logprobs": ((None,), "use /v1/completions with 'echo' and 'logprobs' for the log-probabilities of a prompt"),
+    "truncate_prompt_tokens": ((None,), "prompts are never cut"),
+    "bad_words": (_EMPTY, "use 'logit_bias'"),
+    "allowed_token_ids": ((None,), "use 'logit_bias' or a structured output"),
+    "logits_processors": (_EMPTY, "user code does not run in the server"),
+    "custom_logit_processor": (_EMPTY, "user code does not run in the server"),
+    "spaces_between_special_tokens": ((None, True), "text is always joined as the tokenizer decodes it"),
+    "return_token_ids": (_FALSE, "token ids are not part of this answer"),
+    "return_tokens_as_token_ids": (_FALSE, "token ids are not part of this answer"),
+    "return_hidden_states": (_FALSE, "hidden states are not part of this answer"),
+    "lora_path": ((None,), "adapters are not supported"),
+    "prompt_embeds": ((None,), "send text or token ids"),
+    "kv_transfer_params": ((None,), "this server does not move KV between machines"),
+}
+
+_CHAT: dict[str, tuple[tuple[Any, ...], str]] = {
+    "functions": (_EMPTY, "it is the older form of 'tools'"),
+    "function_call": ((None, "auto", "none"), "it is the older form of 'tool_choice'"),
+    "modalities": ((None, ["text"]), "the model writes text only"),
+    "audio": ((None,), "the model writes text only"),
+    "web_search_options": ((None,), "there is no web search"),
+    "reasoning_effort": ((None, "none"), "the model does not reason in a separate block"),
+    "verbosity": ((None, "medium"), "the model knows no verbosity"),
+    "echo": (_FALSE, "it belongs to /v1/completions"),
+    "best_of": ((None,), "it belongs to /v1/completions"),
+    "add_generation_prompt": ((None, True), "an assistant turn is always opened"),
+    "add_special_tokens": (_FALSE, "the chat template places them"),
+    "chat_template": ((None,), "the model's own template is used"),
+    "chat_template_kwargs": (_EMPTY, "the model's template takes no arguments"),
+    "documents": (_EMPTY, "put them into messages"),
+    "mm_processor_kwargs": (_EMPTY, "the model reads text only"),
+}
+
+_COMPLETION: dict[str, tuple[tuple[Any, ...], str]] = {
+    "suffix": ((None, ""), "the model can't fill in the middle"),
+    "add_special_tokens": ((None, True), "send token ids to have full control of them"),
+}
+
+
+def refuse_unsupported(body: dict[str, Any], *, chat: bool) -> None:
+    """Raise `BadRequestError` for the first field that asks for what this server can't do."""
+    for table in (_COMMON, _CHAT if chat else _COMPLETION):
+        for name, (harmless, why) in table.items():
+            value = body.get(name)
+            if not any(type(value) is type(one) and value == one for one in harmless):
+                raise BadRequestError(
+                    f"'{name}' is not supported by this server: {why} (it was {show(value)}).",
+                    param=name,
+                    code="unsupported_parameter",
+                )
+
+
+def refuse_tool_calls(tools: Any, tool_choice: Any, max_tools: int) -> None:
+    """Tools may be named, and the answer is text: `tool_choice` auto and none allow that. What demands a call is a 400."""
+    if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
+        raise BadRequestError("'tools' must be a list of objects.", param="tools", code="invalid_type")
+    if isinstance(tools, list) and len(tools) > max_tools:
+        raise BadRequestError(
+            f"'tools' may have at most {max_tools} tools, not {len(tools)}.",
+            param="tools",
+            code="array_above_max_length",
+        )
+    if tool_choice not in (None, "auto", "none"):
+        raise BadRequestError(
+            f"'tool_choice' {show(tool_choice)} is not supported yet: this server writes text and calls no tools. Use 'auto' or 'none'.",
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
