@@ -15,10 +15,40 @@ if TYPE_CHECKING:
     from radixserve_lang.client import Client
     from radixserve_tokenizer.protocol import Event
 
-WORDS = (
-    "river stone market engine paper winter signal garden copper harbor library teacher window mountain planet software "
-    "dinner kitchen bridge forest island captain village doctor number letter summer coffee orange system memory network"
-).split()
+WORDS = [
+    "river",
+    "stone",
+    "market",
+    "engine",
+    "paper",
+    "winter",
+    "signal",
+    "garden",
+    "copper",
+    "harbor",
+    "library",
+    "teacher",
+    "window",
+    "mountain",
+    "planet",
+    "software",
+    "dinner",
+    "kitchen",
+    "bridge",
+    "forest",
+    "island",
+    "captain",
+    "village",
+    "doctor",
+    "number",
+    "letter",
+    "summer",
+    "coffee",
+    "orange",
+    "system",
+    "memory",
+    "network",
+]
 
 
 def words(client: Client, num_tokens: int, seed: int) -> str:
@@ -58,11 +88,16 @@ class Call:
         self.started_s = time.perf_counter()
         self.channel = channel = client.open(self._hear, credits=1 << 20)
         for role, content in self.messages:
-            channel.send(
-                Append(program=channel.program, op=channel.next_op(), branch=0, role=role, parts=(Text(text=content),))
-            )
+            channel.send(Append(program=channel.program, op=channel.next_op(), branch=0, role=role, parts=(Text(text=content),)))
         channel.send(
-            Gen(program=channel.program, op=channel.next_op(), branch=0, var=channel.next_var(), sampling=self.sampling, stream=True),
+            Gen(
+                program=channel.program,
+                op=channel.next_op(),
+                branch=0,
+                var=channel.next_var(),
+                sampling=self.sampling,
+                stream=True,
+            ),
             flush=True,
         )
 

@@ -43,7 +43,9 @@ def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @main.command()
 @click.argument("model", required=False)
-@click.option("--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="TOML file with any of these settings.")
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="TOML file with any of these settings."
+)
 @_serve_options
 def serve(model: str | None, config_file: Path | None, **flags: Any) -> None:
     """Serve MODEL over an OpenAI-compatible HTTP API."""
@@ -75,7 +77,12 @@ def pull(name: str, force: bool) -> None:
 
 
 @main.command()
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="A running `radixserve serve`, or any OpenAI-compatible server.")
+@click.option(
+    "--url",
+    default="http://127.0.0.1:8000",
+    show_default=True,
+    help="A running `radixserve serve`, or any OpenAI-compatible server.",
+)
 @click.option("--model", default="", help="Model name; empty: the first that the server lists.")
 @click.option("--system", default="", help="System prompt.")
 @click.option("--max-tokens", default=512, show_default=True, type=click.IntRange(1), help="Longest answer.")

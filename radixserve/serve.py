@@ -76,6 +76,8 @@ def _serve(engine: Engine, listener: socket.socket, say: Callable[[str], None]) 
         uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=60, lifespan="on")
     )
     host, port = listener.getsockname()[:2]
-    say(f"serving {', '.join(names)} at http://{f'[{host}]' if ':' in host else host}:{port}/v1  (Ctrl-C drains, twice stops at once)")
+    say(
+        f"serving {', '.join(names)} at http://{f'[{host}]' if ':' in host else host}:{port}/v1  (Ctrl-C drains, twice stops at once)"
+    )
     server.run(sockets=[listener])
     return 0

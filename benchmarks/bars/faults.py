@@ -17,7 +17,8 @@ from radixserve_tokenizer.protocol import Sampling
 def _kill(engine: rs.Engine, name: str) -> list[tuple[str, str, str, bool]]:
     client = engine.client
     calls = [
-        Call([("user", f"Write a story about {i}.")], Sampling(max_tokens=2000, temperature=0.0, ignore_eos=True)) for i in range(4)
+        Call([("user", f"Write a story about {i}.")], Sampling(max_tokens=2000, temperature=0.0, ignore_eos=True))
+        for i in range(4)
     ]
     for call in calls:
         call.start(client)
@@ -32,7 +33,7 @@ def _kill(engine: rs.Engine, name: str) -> list[tuple[str, str, str, bool]]:
         call = Call([("user", "Hello")], Sampling(max_tokens=4))
         try:
             run_calls(client, [call], 1, timeout_s=30)
-        except Exception:  # noqa: BLE001  (any failure just means: not yet)
+        except Exception:
             time.sleep(0.2)
             continue
         works_s = time.monotonic() - killed

@@ -9,6 +9,7 @@ import statistics
 import time
 
 import torch
+
 from benchmarks.bars.linears import sum_of_linears
 from radixserve.models import resolve
 from radixserve_runtime.config import RuntimeConfig
@@ -22,9 +23,7 @@ def main() -> list[tuple[str, str, str, bool]]:
     """Rows (name, figure, bar, passed)."""
     torch.set_num_threads(2)
     core = build_core(RuntimeConfig(model=str(resolve("smollm2-135m")), socket="ipc://unused", max_running=BATCH))
-    core.handle(
-        Hello(version=1, fingerprint="bench", vocabulary=tuple(b"x" for _ in range(49_152)), eos_token_ids=(2,))
-    )
+    core.handle(Hello(version=1, fingerprint="bench", vocabulary=tuple(b"x" for _ in range(49_152)), eos_token_ids=(2,)))
     steps: list[float] = []
     linears: list[float] = []
     for round_ in range(ROUNDS):

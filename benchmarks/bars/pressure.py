@@ -31,7 +31,12 @@ def main() -> list[tuple[str, str, str, bool]]:
         end = settled_stats(client)
     balanced = end["pages_free"] + end["pages_cached"] == end["pages_total"] and end["pages_locked"] == 0
     return [
-        ("pressure: all end", f"{right} whole, {30 - right} left by their client, {end['num_preemptions']} preemptions", "all", ended),
+        (
+            "pressure: all end",
+            f"{right} whole, {30 - right} left by their client, {end['num_preemptions']} preemptions",
+            "all",
+            ended,
+        ),
         (
             "pressure: pages afterwards",
             f"{end['pages_free']} free + {end['pages_cached']} cached of {end['pages_total']}, {end['pages_locked']} locked",

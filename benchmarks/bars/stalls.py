@@ -19,7 +19,10 @@ def main() -> list[tuple[str, str, str, bool]]:
         run_calls(client, [Call([("user", "warm up")], Sampling(max_tokens=8))], 1)
         run_calls(client, [Call([("user", words(client, 1024, 9))], Sampling(max_tokens=8))], 1)
         streams = [
-            Call([("user", f"Write a long story about the number {i}.")], Sampling(max_tokens=1500, temperature=0.0, ignore_eos=True))
+            Call(
+                [("user", f"Write a long story about the number {i}.")],
+                Sampling(max_tokens=1500, temperature=0.0, ignore_eos=True),
+            )
             for i in range(8)
         ]
         long = Call([("user", words(client, 4000, 8))], Sampling(max_tokens=4, temperature=0.0))

@@ -10,9 +10,10 @@ import time
 from collections import Counter
 from typing import Literal
 
-import radixserve as rs
 from pydantic import BaseModel, Field
 from rich.console import Console
+
+import radixserve as rs
 
 SYSTEM = rs.system(
     "You are a careful assistant for travellers. You answer questions about countries, cities, rivers and money. "

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from radixserve_runtime.config import RuntimeConfig
-from radixserve_tokenizer.config import TokenizerConfig
 
 from radixserve.launcher.child import Child
 from radixserve.models import model_name, resolve
+from radixserve_runtime.config import RuntimeConfig
+from radixserve_tokenizer.config import TokenizerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

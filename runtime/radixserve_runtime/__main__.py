@@ -27,7 +27,7 @@ def main() -> int:
     try:
         config = msgspec.json.decode(sys.stdin.buffer.read(), type=RuntimeConfig)
     except msgspec.MsgspecError as error:
-        logger.error("the settings on standard input can't be read: %s", error)  # noqa: TRY400
+        logger.error("the settings on standard input can't be read: %s", error)
         return EXIT_BAD_SETTINGS
     logging.getLogger().setLevel(config.log_level.upper())
     stop = threading.Event()
@@ -38,8 +38,8 @@ def main() -> int:
 
 def _serve(config: RuntimeConfig, stop: threading.Event) -> int:
     import torch
-
     from radixserve_kernels.registry import BackendError
+
     from radixserve_runtime.engine.build import build_core
     from radixserve_runtime.engine.loop import run_loop
     from radixserve_runtime.engine.transport import Transport
@@ -49,11 +49,9 @@ def _serve(config: RuntimeConfig, stop: threading.Event) -> int:
     try:
         core = build_core(config)
     except (ModelError, BackendError) as error:
-        logger.error("%s", error)  # noqa: TRY400  (the message says all; a traceback would hide it)
+        logger.error("%s", error)
         return EXIT_BAD_SETTINGS
-    transport = Transport(
-        config.socket, stats=core.stats, heartbeat_s=config.heartbeat_s, peer_timeout_s=config.peer_timeout_s
-    )
+    transport = Transport(config.socket, stats=core.stats, heartbeat_s=config.heartbeat_s, peer_timeout_s=config.peer_timeout_s)
     transport.start()
     try:
         run_loop(core, transport, stop)

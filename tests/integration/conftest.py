@@ -45,7 +45,7 @@ class Server:
 
     def metric(self, name: str) -> float:
         for line in self.http.get("/metrics").text.splitlines():
-            if line.startswith(f"radixserve:{name}{{") or line.startswith(f"radixserve:{name} "):
+            if line.startswith((f"radixserve:{name}{{", f"radixserve:{name} ")):
                 return float(line.rsplit(" ", 1)[1])
         raise AssertionError(f"no metric radixserve:{name}")
 
@@ -60,7 +60,18 @@ def free_port() -> int:
 def serving(model: str, *flags: str, ready_s: float = 120.0) -> Iterator[Server]:
     """Start a server, wait until it is healthy, end it with SIGTERM."""
     port = free_port()
-    command = [sys.executable, "-m", "radixserve.cli", "serve", model, "--port", str(port), "--served-model-name", "default", *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "radixserve.cli",
+        "serve",
+        model,
+        "--port",
+        str(port),
+        "--served-model-name",
+        "default",
+        *flags,
+    ]
     process = subprocess.Popen(command, env=os.environ | {"PYTHONUNBUFFERED": "1"})
     url = f"http://127.0.0.1:{port}"
     http = httpx.Client(base_url=url, timeout=120.0)

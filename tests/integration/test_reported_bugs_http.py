@@ -14,18 +14,14 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.model]
 
-LETTERS = {"structured_outputs": {"regex": "ABCDEFGHIJK"}}
-
 
 def stream(server: Server, path: str, **body: Any) -> list[dict[str, Any]]:
     """All events of a streamed answer."""
-    events: list[dict[str, Any]] = []
     with server.http.stream("POST", path, json={"model": "default", "stream": True, **body}) as answer:
         assert answer.status_code == 200, answer.read()
-        for line in answer.iter_lines():
-            if line.startswith("data: ") and line != "data: [DONE]":
-                events.append(json.loads(line[6:]))
-    return events
+        lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
 
 
 def texts(events: list[dict[str, Any]], index: int = 0) -> list[str]:
@@ -76,14 +72,20 @@ def test_02_a_stop_string_never_shows_its_beginning(server: Server, streamed: bo
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize("kind", ["string", "token"])
 @pytest.mark.parametrize("chat", [False, True])
-def test_03_logprobs_line_up_when_a_stop_string_is_cut(server: Server, streamed: bool, include: bool, kind: str, chat: bool) -> None:
+def test_03_logprobs_line_up_when_a_stop_string_is_cut(
+    server: Server, streamed: bool, include: bool, kind: str, chat: bool
+) -> None:
     newline = token_ids(server, "a\nb")[1]
     stop: dict[str, Any] = {"stop": ["\n"]} if kind == "string" else {"stop_token_ids": [newline]}
     prompt = "One, two, three:\none\ntwo\nthree\nfour"
     common: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "include_stop_str_in_output": include, **stop}
     if chat:
         path = "/v1/chat/completions"
-        body = {"messages": [{"role": "user", "content": "Write a list of three fruits, one a line."}], "logprobs": True, "top_logprobs": 2}
+        body = {
+            "messages": [{"role": "user", "content": "Write a list of three fruits, one a line."}],
+            "logprobs": True,
+            "top_logprobs": 2,
+        }
     else:
         path, body = "/v1/completions", {"prompt": prompt, "logprobs": 2}
     if streamed:

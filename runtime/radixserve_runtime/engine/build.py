@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radixserve_kernels.registry import load_backend
+
 from radixserve_runtime.cache.pages import PagePool
 from radixserve_runtime.cache.radix import RadixCache
 from radixserve_runtime.engine.core import EngineCore
@@ -15,7 +16,8 @@ from radixserve_runtime.engine.executor import Executor
 from radixserve_runtime.model.config import read_config
 from radixserve_runtime.model.decoder import attention_spec, load_model
 from radixserve_runtime.protocol import ModelInfo
-from radixserve_runtime.scheduler.scheduler import Scheduler, SchedulerConfig
+from radixserve_runtime.scheduler.config import SchedulerConfig
+from radixserve_runtime.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +32,14 @@ def max_context(config: RuntimeConfig, model: ModelConfig) -> int:
     """Most tokens of one sequence: the model's limit, the setting's, or what the pool holds, whichever is smallest."""
     pool = config.kv_tokens // config.page_size_tokens * config.page_size_tokens
     return min(model.max_context, pool, config.max_context or model.max_context)
+
+
+def num_parameters(model: ModelConfig) -> int:
+    """Weights of the matrices; norms and biases are too few to matter."""
+    attention = model.hidden_size * (2 * model.q_size + 2 * model.kv_size)
+    mlp = 3 * model.hidden_size * model.intermediate_size
+    embeddings = model.vocab_size * model.hidden_size * (1 if model.tied_embeddings else 2)
+    return model.num_layers * (attention + mlp) + embeddings
 
 
 def build_core(config: RuntimeConfig, clock: Callable[[], float] = time.monotonic) -> EngineCore:
@@ -71,7 +81,7 @@ def build_core(config: RuntimeConfig, clock: Callable[[], float] = time.monotoni
             max_context=max_context(config, model_config),
             dtype=config.dtype,
             num_layers=model_config.num_layers,
-            num_parameters=decoder.num_parameters,
+            num_parameters=num_parameters(model_config),
             backend=backend.name,
         ),
         scheduler=scheduler,

@@ -6,6 +6,7 @@ import logging
 import uuid
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
 from radixserve_runtime.engine.branches import BranchTable, MissingBaseError
@@ -13,7 +14,7 @@ from radixserve_runtime.engine.draw import Drawer
 from radixserve_runtime.engine.executor import ChunkFailure
 from radixserve_runtime.engine.requests import Generation, Scoring, start_generation, start_scoring, usage
 from radixserve_runtime.engine.transport import PeerLost
-from radixserve_runtime.grammar.errors import GrammarError
+from radixserve_runtime.grammar.store import GrammarError
 from radixserve_runtime.protocol import (
     PROTOCOL_VERSION,
     Cancel,
@@ -38,7 +39,7 @@ from radixserve_runtime.protocol import (
     Tokens,
 )
 from radixserve_runtime.sampling.logprobs import chosen_logprobs, token_logprobs
-from radixserve_runtime.scheduler.errors import SequenceTooLongError
+from radixserve_runtime.scheduler.config import SequenceTooLongError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +84,6 @@ class EngineCore:
         self._started_s = clock()
         self._last_progress_s = clock()
         self._num_aborted = 0
-        self._num_output_tokens = 0
         self._stats = self._make_stats()
 
     # ---- what the loop asks -----------------------------------------------------------------------------------------
@@ -100,9 +100,9 @@ class EngineCore:
 
     def stats(self) -> Stats:
         """A snapshot; may be called from another thread."""
-        stats = self._stats
-        idle_s = self._clock() - self._last_progress_s if self._requests else 0.0
-        return _replace(stats, idle_s=idle_s, uptime_s=self._clock() - self._started_s)
+        now_s = self._clock()
+        idle_s = now_s - self._last_progress_s if self._requests else 0.0
+        return msgspec.structs.replace(self._stats, idle_s=idle_s, uptime_s=now_s - self._started_s)
 
     def take_events(self) -> list[FromRuntime]:
         """Events since the last call."""
@@ -355,7 +355,6 @@ class EngineCore:
 
     def _draw(self, drawing: list[tuple[Generation, torch.Tensor]]) -> None:
         assert self._drawer is not None
-        now_s = self._clock()
         for (generation, _), drawn in zip(drawing, self._drawer.draw(drawing), strict=True):
             request_id = generation.message.request_id
             if isinstance(drawn, str):
@@ -363,9 +362,6 @@ class EngineCore:
                 self._fail(request_id, "sampling_failed", drawn)
                 continue
             sequence = generation.sequence
-            if sequence.first_token_s < 0:
-                sequence.first_token_s = now_s
-            self._num_output_tokens += 1
             self._scheduler.append_token(sequence, drawn.token_id)
             self._events.append(
                 Tokens(
@@ -413,14 +409,8 @@ class EngineCore:
             num_prompt_tokens=scheduler.counters.num_prompt_tokens,
             num_prompt_tokens_computed=scheduler.counters.num_prompt_tokens_computed,
             num_cached_tokens=scheduler.counters.num_cached_tokens,
-            num_output_tokens=self._num_output_tokens,
+            num_output_tokens=scheduler.counters.num_output_tokens,
             num_preemptions=scheduler.counters.num_preemptions,
             num_aborted=self._num_aborted,
             num_evicted_pages=self._cache.num_evicted_pages,
         )
-
-
-def _replace(stats: Stats, *, idle_s: float, uptime_s: float) -> Stats:
-    import msgspec
-
-    return msgspec.structs.replace(stats, idle_s=idle_s, uptime_s=uptime_s)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from radixserve_runtime.grammar.errors import GrammarError
-from radixserve_runtime.grammar.store import GrammarStore
+from radixserve_runtime.grammar.store import GrammarError, GrammarStore
 from radixserve_runtime.sampling.sampler import Sampler, SamplingFailure
 
 if TYPE_CHECKING:
@@ -34,13 +33,13 @@ Outcome: TypeAlias = "Drawn | str"
 
 
 class Drawer:
-    """Draws for the requests of one tokenizer's vocabulary."""
+    """Draws for the requests of one tokenizer's vocabulary. Rows of the LM head beyond it are never drawn."""
 
     def __init__(self, vocabulary: tuple[bytes, ...], eos_token_ids: tuple[int, ...]) -> None:
         self.vocabulary = vocabulary
         self.eos_token_ids = eos_token_ids
         self._sampler = Sampler(len(vocabulary))
-        self._grammars = GrammarStore(vocabulary, eos_token_ids)
+        self._grammars = GrammarStore(vocabulary, len(vocabulary), eos_token_ids)
 
     def attach_grammar(self, generation: Generation, grammar: GrammarRef) -> bool:
         """Give a generation its grammar; False when the payload is needed first. Raises `GrammarError`."""
@@ -49,7 +48,7 @@ class Drawer:
         elif not self._grammars.has(grammar.key):
             return False
         generation.grammar = self._grammars.matcher(grammar.key)
-        generation.mask = self._grammars.new_mask()
+        generation.mask = self._grammars.new_mask_row()
         return True
 
     def draw(self, rows: list[tuple[Generation, torch.Tensor]]) -> list[Outcome]:
@@ -82,14 +81,12 @@ class Drawer:
         below_min = generation.row.below_min_tokens
         generation.row.append(token_id)
         complete = False
-        if generation.grammar is not None:
-            try:
-                generation.grammar.accept(token_id)
-            except GrammarError as error:
-                return str(error)
+        if generation.grammar is not None and token_id not in generation.message.sampling.stop_token_ids:
+            if not generation.grammar.accept(token_id):
+                return f"the grammar does not allow the token {token_id} that was drawn"
             complete = generation.grammar.is_terminated
         if token_id in generation.ends or complete:
-            return Drawn(token_id, logprob, ends=True, stop_token_id=token_id if token_id in generation.ends else -1)
+            return Drawn(token_id, logprob, ends=True, stop_token_id=token_id)
         if generation.stops is None:
             return Drawn(token_id, logprob)
         found = generation.stops.feed(token_id, may_end=not below_min)
@@ -102,7 +99,8 @@ def as_matrix(rows: list[torch.Tensor]) -> torch.Tensor:
     size = first.shape[0]
     base, offset = first.untyped_storage().data_ptr(), first.storage_offset()
     if first.stride(0) == 1 and all(
-        row.untyped_storage().data_ptr() == base and row.storage_offset() == offset + index * size for index, row in enumerate(rows)
+        row.untyped_storage().data_ptr() == base and row.storage_offset() == offset + index * size
+        for index, row in enumerate(rows)
     ):
         return first.as_strided((len(rows), size), (size, 1))
     return torch.stack(rows)

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+
 from radixserve_kernels.interface import RaggedBatch
 
 if TYPE_CHECKING:
@@ -124,9 +125,7 @@ class Executor:
         offset = 0
         for chunk, want in zip(chunks, wanted, strict=True):
             end = offset + len(want.prompt)
-            results.append(
-                ChunkLogits(chunk, logits[offset:end], want.prompt.start + 1, logits[end] if want.draws else None)
-            )
+            results.append(ChunkLogits(chunk, logits[offset:end], want.prompt.start + 1, logits[end] if want.draws else None))
             offset += want.count
         return results
 

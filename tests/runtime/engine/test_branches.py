@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from radixserve_runtime.engine.branches import BranchTable, MissingBaseError
 from radixserve_runtime.protocol import Base, log_hash
 

@@ -7,8 +7,8 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from radixserve_runtime.protocol import Cancel, Drop, Fork, Base, Generate, Hello, NeedTokens, Owner, Rejected, Sampling, log_hash
 
+from radixserve_runtime.protocol import Base, Cancel, Drop, Fork, Generate, Hello, NeedTokens, Owner, Rejected, Sampling, log_hash
 from tests.support.engine_driver import Driver
 from tests.support.tiny_model import write_tiny_checkpoint
 
