@@ -30,6 +30,8 @@ class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 1.0
     runtime_timeout_s: float = 5.0
     """A runtime silent for this long is reported as stuck by health."""
+    runtime_wait_s: float = 30.0
+    """How long ops wait for a runtime that is gone before they fail with 503."""
     compile_timeout_s: float = 5.0
     compile_memory_mb: int = 1024
     log_level: str = "info"

@@ -1,0 +1,45 @@
+"""Who is connected, and the events that wait to be sent to them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from radixserve_tokenizer.programs.program import Program
+    from radixserve_tokenizer.protocol import Event
+
+#: Ops of this many refused programs a connection are ignored in silence; older ones are answered like those of unknown programs.
+_MAX_REFUSED = 4096
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One connection. Programs are named by (client, number), so clients can't reach each other's."""
+
+    identity: bytes
+    last_heard: float
+    greeted: bool = False
+    """It has been welcomed."""
+    greeting_due: bool = False
+    """It said hello before the model was there."""
+    programs: dict[int, Program] = field(default_factory=dict[int, "Program"])
+    streaming: dict[Program, None] = field(default_factory=dict["Program", None])
+    """Programs with output that no `Delta` carries yet."""
+    events: list[Event] = field(default_factory=list[Any])
+    _refused: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
+
+    def note_refused(self, number: int) -> None:
+        """What is sent for this program is to be ignored."""
+        self._refused[number] = None
+        if len(self._refused) > _MAX_REFUSED:
+            self._refused.popitem(last=False)
+
+    def was_refused(self, number: int) -> bool:
+        """Whether this program was refused (and not long ago)."""
+        return number in self._refused
+
+    def forget_refused(self, number: int) -> None:
+        """The number may be used again."""
+        self._refused.pop(number, None)

@@ -1,0 +1,288 @@
+"""The tokenizer process without its sockets: messages in, messages out, and a clock that is handed in."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import TYPE_CHECKING
+
+from radixserve_runtime import protocol as runtime
+from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.link import RuntimeLink
+from radixserve_tokenizer.programs.admission import Admission
+from radixserve_tokenizer.programs.clients import Client
+from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.programs.executor import Executor
+from radixserve_tokenizer.programs.grammars import GrammarDesk
+from radixserve_tokenizer.programs.intake import Intake
+from radixserve_tokenizer.programs.outcomes import Outcomes
+from radixserve_tokenizer.programs.queries import Queries
+from radixserve_tokenizer.programs.services import Services
+from radixserve_tokenizer.programs.tasks import Tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from radixserve_tokenizer.config import TokenizerConfig
+    from radixserve_tokenizer.programs.grammars import Compiler
+    from radixserve_tokenizer.programs.transcript import TextModel
+
+logger = logging.getLogger(__name__)
+
+_SWEEP_S = 0.1
+
+
+class Core:
+    """Clients, their programs and the link to the runtime.
+
+    The server feeds it `handle`, `on_runtime` and `tick`, then sends what `flush` and `link.take_outgoing` give. An error
+    while one message is handled fails that op alone; none of these methods raises for anything that came over the wire.
+    """
+
+    def __init__(self, config: TokenizerConfig, text: TextModel, compiler: Compiler, *, clock: Callable[[], float]) -> None:
+        self._config = config
+        self._text = text
+        self.epoch = secrets.token_hex(8)
+        tokenizer = text.tokenizer
+        self.link = RuntimeLink(
+            runtime.Hello(
+                version=runtime.PROTOCOL_VERSION,
+                fingerprint=tokenizer.fingerprint,
+                vocabulary=tokenizer.vocabulary,
+                eos_token_ids=tokenizer.eos_token_ids,
+            )
+        )
+        admission = Admission(max_programs=config.max_programs, max_queued=config.max_queued)
+        self._services = Services(config, text, self.link, admission, GrammarDesk(compiler), clock)
+        self._outcomes = Outcomes(self._services)
+        self._tasks = Tasks(self._services, self._outcomes)
+        self._executor = Executor(self._services, self._outcomes, self._tasks)
+        self._intake = Intake(self._services, self._outcomes)
+        self._queries = Queries(self._services)
+        self._clients: dict[bytes, Client] = {}
+        self._next_sweep = 0.0
+
+    @property
+    def services(self) -> Services:
+        """Shared state, for tests and the server's log lines."""
+        return self._services
+
+    # ---- clients --------------------------------------------------------------------------------------------------
+
+    def handle(self, identity: bytes, message: wire.FromClient) -> None:
+        """Take one message of a client in."""
+        client = self._client(identity)
+        try:
+            self._handle(client, message)
+        except Exception as error:
+            # What is about one op has been caught where the op is known; this is the last net.
+            logger.exception("a message of type %s failed", type(message).__name__)
+            client.events.append(_internal(message, error))
+        self._run()
+
+    def malformed(self, identity: bytes, reason: str) -> None:
+        """A frame could not be read."""
+        client = self._client(identity)
+        client.events.append(wire.Failed(program=-1, op=-1, code="malformed", message=reason, status=400))
+
+    def drop_client(self, identity: bytes, why: str) -> None:
+        """A client is gone: its programs are cancelled and forgotten."""
+        client = self._clients.pop(identity, None)
+        if client is None:
+            return
+        logger.warning("client %s dropped (%s); %d programs ended", identity.hex(), why, len(client.programs))
+        for program in list(client.programs.values()):
+            self._outcomes.end(program)
+        self._run()
+
+    def goodbye(self, message: str) -> None:
+        """Tell every client that this process ends."""
+        for client in self._clients.values():
+            client.events.append(wire.Goodbye(epoch=self.epoch, message=message))
+
+    def flush(self, blocked: Container[bytes] = ()) -> list[tuple[bytes, list[wire.Event]]]:
+        """Events to send now, one list a client. Clients in `blocked` get no new deltas: their text goes on coalescing."""
+        out: list[tuple[bytes, list[wire.Event]]] = []
+        for client in self._clients.values():
+            if client.streaming and client.identity not in blocked:
+                self._collect_deltas(client)
+            if client.events:
+                out.append((client.identity, client.events))
+                client.events = []
+        return out
+
+    @staticmethod
+    def _collect_deltas(client: Client) -> None:
+        for program in list(client.streaming):
+            program.collect_deltas(client.events)
+            if not program.streams:
+                del client.streaming[program]
+
+    def _client(self, identity: bytes) -> Client:
+        client = self._clients.get(identity)
+        now = self._services.clock()
+        if client is None:
+            client = self._clients[identity] = Client(identity, now)
+        client.last_heard = now
+        return client
+
+    def _handle(self, client: Client, message: wire.FromClient) -> None:
+        match message:
+            case wire.Hello():
+                self._greet(client, message)
+            case wire.Ping():
+                client.events.append(wire.Pong(epoch=self.epoch))
+            case wire.Query():
+                reply = self._queries.answer(client, message)
+                if reply is not None:
+                    client.events.append(reply)
+            case _ if not client.greeted:
+                self._turn_away(client)
+            case _:
+                self._intake.take(client, message)
+
+    def _greet(self, client: Client, hello: wire.Hello) -> None:
+        if hello.version != wire.PROTOCOL_VERSION:
+            text = f"this server speaks protocol version {wire.PROTOCOL_VERSION}, not {hello.version}; update the older side"
+            client.events.append(wire.Goodbye(epoch=self.epoch, message=text))
+            return
+        client.greeted = True
+        if self.link.model is None:
+            client.greeting_due = True  # the model is still loading: the welcome follows when it is there
+        else:
+            self._welcome(client, self.link.model)
+
+    def _turn_away(self, client: Client) -> None:
+        text = "say Hello first: this connection is not known (or was silent for too long, and its programs are gone)"
+        goodbye = wire.Goodbye(epoch=self.epoch, message=text)
+        if goodbye not in client.events:
+            client.events.append(goodbye)
+
+    def _welcome(self, client: Client, model: runtime.ModelInfo) -> None:
+        tokenizer = self._text.tokenizer
+        client.greeting_due = False
+        card = wire.ModelCard(
+            name=self._config.model_name,
+            architecture=model.architecture,
+            max_context=model.max_context,
+            vocab_size=tokenizer.vocab_size,
+            dtype=model.dtype,
+            fingerprint=tokenizer.fingerprint,
+            eos_token_ids=tokenizer.eos_token_ids,
+            has_chat_template=self._text.template is not None,
+        )
+        client.events.append(
+            wire.Welcome(
+                version=wire.PROTOCOL_VERSION,
+                epoch=self.epoch,
+                model=card,
+                heartbeat_s=self._config.heartbeat_s,
+                client_timeout_s=self._config.client_timeout_s,
+            )
+        )
+
+    # ---- the runtime ----------------------------------------------------------------------------------------------
+
+    def on_runtime(self, event: runtime.FromRuntime) -> None:
+        """Take one message of the runtime in."""
+        self.link.last_heard = self._services.clock()
+        request_id = getattr(event, "request_id", -1)
+        try:
+            self._tasks.guarded(request_id, lambda: self._on_runtime(event))
+        except Exception:
+            logger.exception("a message of type %s from the runtime failed", type(event).__name__)
+        self._run()
+
+    def on_disconnected(self) -> None:
+        """The connection to the runtime broke."""
+        self.link.on_disconnected(self._services.clock())
+        self._tasks.on_connection_lost()
+        self._queries.on_connection_lost()
+        self._run()
+
+    def _on_runtime(self, event: runtime.FromRuntime) -> None:
+        match event:
+            case runtime.Tokens():
+                self._tasks.on_tokens(event)
+            case runtime.Finished():
+                self._tasks.on_finished(event)
+            case runtime.Heartbeat():
+                self.link.stats = event.stats
+                self._queries.on_heartbeat()
+            case runtime.Scored():
+                self._tasks.on_scored(event)
+            case runtime.PromptLogprobs():
+                self._tasks.on_prompt_logprobs(event)
+            case runtime.NeedTokens() | runtime.NeedGrammar():
+                self._on_need(event)
+            case runtime.Failed():
+                self._on_failed(event)
+            case runtime.Ready():
+                self._on_ready(event)
+            case runtime.Rejected():
+                self.link.on_rejected(event.message)
+
+    def _on_need(self, event: runtime.NeedTokens | runtime.NeedGrammar) -> None:
+        if isinstance(event, runtime.NeedTokens):
+            resent = self.link.on_need_tokens(event.request_id)
+        else:
+            resent = self.link.on_need_grammar(event.request_id, event.key)
+        if not resent:
+            raise OpError("the runtime keeps asking for what it was given", code="internal", status=500)
+
+    def _on_failed(self, event: runtime.Failed) -> None:
+        if event.request_id >= 0:
+            self._tasks.on_failed(event)
+        elif event.code == "no_hello":
+            logger.warning("the runtime has forgotten this connection")
+            self.on_disconnected()
+        else:
+            logger.error("the runtime could not read a frame (%s): %s", event.code, event.message)
+
+    def _on_ready(self, event: runtime.Ready) -> None:
+        was_ready, epoch = self.link.is_ready, self.link.epoch
+        if was_ready and event.epoch != epoch:
+            self._tasks.on_connection_lost()
+        lost = self.link.on_ready(event, self._services.clock())
+        self._tasks.run_again(lost)
+        self._executor.open_gate()
+        for client in self._clients.values():
+            if client.greeting_due:
+                self._welcome(client, event.model)
+
+    # ---- time -----------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """What happens as time passes; call it at least every 0.1 s, and when the compiler has something."""
+        now = self._services.clock()
+        self._services.grammars.poll(now)
+        self.link.tick(now)
+        away_since = self.link.down_since
+        if away_since is not None and now - away_since > self._config.runtime_wait_s:
+            error = OpError("the runtime is gone and did not come back in time", code="runtime_down", status=503, retryable=True)
+            self._tasks.fail_all(error)
+        if now >= self._next_sweep:
+            self._next_sweep = now + _SWEEP_S
+            self._sweep(now)
+        self._run()
+
+    def _sweep(self, now: float) -> None:
+        silent = [c.identity for c in self._clients.values() if now - c.last_heard > self._config.client_timeout_s]
+        for identity in silent:
+            self.drop_client(identity, f"silent for {self._config.client_timeout_s:g} s")
+
+    def _run(self) -> None:
+        self._executor.run()
+
+
+def _internal(message: wire.FromClient, error: Exception) -> wire.Event:
+    text = f"internal error ({type(error).__name__}); the server's log has more"
+    if isinstance(message, wire.Query):
+        return wire.Reply(id=message.id, error=text, status=500)
+    return wire.Failed(
+        program=getattr(message, "program", -1),
+        op=getattr(message, "op", -1),
+        var=getattr(message, "var", -1),
+        code="internal",
+        message=text,
+    )

@@ -1,0 +1,38 @@
+"""Why an op failed, in the words that its client will read."""
+
+from __future__ import annotations
+
+
+class OpError(Exception):
+    """An op can't be carried out. `code`, `status` (an HTTP status) and `param` travel in `Failed`."""
+
+    def __init__(
+        self, message: str, *, code: str = "invalid_value", status: int = 400, param: str = "", retryable: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.status = status
+        self.param = param
+        self.retryable = retryable
+
+
+class ContextLengthError(OpError):
+    """Prompt and output do not fit the context. Clients match on how the message starts."""
+
+    def __init__(self, max_context: int, prompt_tokens: int, more: str) -> None:
+        super().__init__(
+            f"This model's maximum context length is {max_context} tokens. However, the prompt has {prompt_tokens} tokens"
+            f"{more}. Shorten the prompt or lower max_tokens.",
+            code="context_length_exceeded",
+            param="max_tokens" if more else "messages",
+        )
+
+
+class EmptyPromptError(OpError):
+    """There is no token to go on from."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the prompt is empty: append at least one token of text or a message first", code="empty_prompt", param="prompt"
+        )

@@ -1,0 +1,165 @@
+"""Carries out ops: those of one branch in order, branches side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.programs.outcomes import Outcomes, SkippedError
+from radixserve_tokenizer.programs.sampling import check_token_id
+from radixserve_tokenizer.text.errors import InvalidTextError, TemplateError
+
+if TYPE_CHECKING:
+    from radixserve_tokenizer.programs.branch import Branch, Poison
+    from radixserve_tokenizer.programs.program import Program
+    from radixserve_tokenizer.programs.services import Services
+    from radixserve_tokenizer.programs.tasks import Tasks
+
+
+class Executor:
+    """Begins ops as soon as what they need is there."""
+
+    def __init__(self, services: Services, outcomes: Outcomes, tasks: Tasks) -> None:
+        self._services = services
+        self._outcomes = outcomes
+        self._tasks = tasks
+
+    def run(self) -> None:
+        """Begin whatever can begin now."""
+        runnable = self._services.runnable
+        while runnable:
+            self._advance(runnable.popleft())
+
+    def open_gate(self) -> None:
+        """The model is known now."""
+        gated, self._services.gated = self._services.gated, []
+        for branch in gated:
+            branch.waits_at_gate = False
+        self._services.runnable.extend(gated)
+
+    def _advance(self, branch: Branch) -> None:
+        while branch.queue and branch.task is None and branch.born and not branch.dropped:
+            op = branch.queue[0]
+            if branch.poison is not None and not _heals(branch, branch.poison, op):
+                branch.queue.popleft()
+                self._outcomes.skip(branch, op, branch.poison)
+            elif self._attempt(branch, op):
+                branch.queue.popleft()
+            else:
+                return
+
+    def _attempt(self, branch: Branch, op: wire.Op) -> bool:
+        """Begin an op; False if it has to wait at the head of its branch. One that fails has been settled."""
+        if op.op not in branch.marks:
+            branch.marks[op.op] = branch.mark()
+        try:
+            return self._begin(branch, op)
+        except OpError as error:
+            self._outcomes.fail(branch, op, error)
+        except (TemplateError, InvalidTextError) as error:
+            self._outcomes.fail(branch, op, OpError(error.message, code="invalid_value", param=error.param))
+        except SkippedError as error:
+            self._outcomes.skip(branch, op, error.poison)
+        except Exception as error:
+            self._outcomes.fail_unexpectedly(branch, op, error)
+        return True
+
+    def _begin(self, branch: Branch, op: wire.Op) -> bool:
+        match op:
+            case wire.Append():
+                return self._append(branch, op)
+            case wire.Gen():
+                return self._tasks.begin_generation(branch, op)
+            case wire.Select() | wire.Score():
+                return self._tasks.begin_scoring(branch, op)
+            case wire.Fork():
+                self._fork(branch, op)
+            case wire.Rollback():
+                self._rollback(branch, op)
+            case wire.Lease() | wire.Release():
+                raise OpError("leases are not served by this version", code="unsupported", status=501)
+        branch.program.num_pending_ops -= 1
+        return True
+
+    # ---- ops without a value --------------------------------------------------------------------------------------
+
+    def _append(self, branch: Branch, op: wire.Append) -> bool:
+        if not self._have_values(branch, op):
+            return False
+        if op.role:
+            branch.text.add_message(op.role, [self._text_of(branch.program, part, op) for part in op.parts], op.fields)
+        elif op.fields:
+            raise OpError("fields belong to a message: give a role", param="fields")
+        else:
+            for part in op.parts:
+                if isinstance(part, wire.TokenIds):
+                    for token_id in part.ids:
+                        check_token_id(token_id, self._services.text.tokenizer.vocab_size, "ids")
+                    branch.text.add_ids(part.ids)
+                else:
+                    branch.text.add_text(self._text_of(branch.program, part, op))
+        branch.program.num_pending_ops -= 1
+        return True
+
+    def _have_values(self, branch: Branch, op: wire.Append) -> bool:
+        """Whether all referred values exist; else the branch will be woken. Raises `SkippedError` if one never will."""
+        for part in op.parts:
+            if isinstance(part, wire.VarRef):
+                variable = branch.program.variables.get(part.var)
+                if variable is None:
+                    raise OpError(
+                        f"variable {part.var} is not known: its op must be sent first", code="unknown_variable", param="var"
+                    )
+                if variable.poison is not None:
+                    raise SkippedError(variable.poison)
+                if variable.text is None:
+                    variable.waiters.append(branch)
+                    return False
+        return True
+
+    @staticmethod
+    def _text_of(program: Program, part: wire.Part, op: wire.Append) -> str:
+        match part:
+            case wire.Text():
+                return part.text
+            case wire.VarRef():
+                value = program.variables[part.var].text
+                assert value is not None
+                return value
+            case wire.TokenIds():
+                raise OpError(f"token ids can't be part of a {op.role} message: append them without a role", param="ids")
+
+    def _fork(self, branch: Branch, op: wire.Fork) -> None:
+        branch.text.seal()
+        program = branch.program
+        children = {
+            child.runtime_id: child
+            for number in range(op.first, op.first + op.count)
+            if (child := program.branches.get(number)) is not None and not child.born
+        }
+        for child in children.values():
+            child.log = branch.log.fork()
+            child.text = branch.text.fork(child.log)
+            child.born = True
+            child.marks.clear()
+            if child.poison is not None:  # it was cancelled before it was born
+                child.marks[child.poison.op] = child.mark()
+            self._services.runnable.append(child)
+        self._services.link.fork(branch.runtime_id, branch.log, {number: child.log for number, child in children.items()})
+
+    @staticmethod
+    def _rollback(branch: Branch, op: wire.Rollback) -> None:
+        mark = branch.marks.get(op.to_op)
+        if mark is None or op.to_op >= op.op:
+            raise OpError(f"op {op.to_op} is not an op of branch {branch.number} that has run", code="unknown_op", param="to_op")
+        branch.restore(mark)
+        if branch.poison is not None and branch.poison.op >= op.to_op:
+            branch.poison = None
+        for number in [number for number in branch.marks if op.to_op < number < op.op]:
+            del branch.marks[number]
+
+
+def _heals(branch: Branch, poison: Poison, op: wire.Op) -> bool:
+    """A rollback to the op that failed, or to one before it, makes the branch whole again."""
+    return isinstance(op, wire.Rollback) and op.to_op <= poison.op and op.to_op in branch.marks

@@ -1,0 +1,94 @@
+"""Compiled grammars: each constraint is compiled once, however many branches ask for it, and kept while there is room."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from radixserve_runtime.protocol import GrammarRef
+from radixserve_tokenizer.grammar import Compiled, CompileFailed
+from radixserve_tokenizer.programs.errors import OpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radixserve_tokenizer.protocol import Constraint
+
+logger = logging.getLogger(__name__)
+
+_MAX_CACHE_BYTES = 64 << 20
+
+Result: TypeAlias = "GrammarRef | OpError"
+
+
+class Compiler(Protocol):
+    """What compiles constraints beside this process's loop."""
+
+    def submit(self, ticket: int, constraint: Constraint) -> None:
+        """Start; the answer comes out of `receive` later."""
+        ...
+
+    def receive(self) -> list[Compiled | CompileFailed]:
+        """Answers that are there; never waits."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Enforce time limits."""
+        ...
+
+
+class GrammarDesk:
+    """Takes orders for grammars and calls back when they are there."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self._ready: OrderedDict[tuple[str, str], GrammarRef] = OrderedDict()
+        self._ready_bytes = 0
+        self._tickets: dict[int, tuple[str, str]] = {}
+        self._waiting: dict[tuple[str, str], dict[object, Callable[[Result], None]]] = {}
+        self._next_ticket = 0
+
+    def order(self, constraint: Constraint, who: object, then: Callable[[Result], None]) -> GrammarRef | None:
+        """The grammar if it is there already; else None, and `then` is called once with the result."""
+        key = (constraint.kind, constraint.source)
+        found = self._ready.get(key)
+        if found is not None:
+            self._ready.move_to_end(key)
+            return found
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            waiting = self._waiting[key] = {}
+            self._next_ticket += 1
+            self._tickets[self._next_ticket] = key
+            self._compiler.submit(self._next_ticket, constraint)
+        waiting[who] = then
+        return None
+
+    def cancel(self, constraint: Constraint, who: object) -> None:
+        """`who` does not want it any more."""
+        self._waiting.get((constraint.kind, constraint.source), {}).pop(who, None)
+
+    def poll(self, now: float) -> None:
+        """Take the compiler's answers in and call back."""
+        self._compiler.tick(now)
+        for answer in self._compiler.receive():
+            key = self._tickets.pop(answer.ticket, None)
+            if key is None:
+                logger.error("the grammar compiler answered ticket %d, which nobody holds", answer.ticket)
+                continue
+            result: Result
+            if isinstance(answer, Compiled):
+                result = GrammarRef(key=answer.key, payload=answer.payload)
+                self._keep(key, result)
+            else:
+                result = OpError(answer.message, code="invalid_grammar", param="constraint")
+            for then in list(self._waiting.pop(key, {}).values()):
+                then(result)
+
+    def _keep(self, key: tuple[str, str], grammar: GrammarRef) -> None:
+        self._ready[key] = grammar
+        self._ready_bytes += len(grammar.payload)
+        while self._ready_bytes > _MAX_CACHE_BYTES and len(self._ready) > 1:
+            _, oldest = self._ready.popitem(last=False)
+            self._ready_bytes -= len(oldest.payload)

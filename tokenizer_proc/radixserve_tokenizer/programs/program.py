@@ -1,0 +1,56 @@
+"""A program: its branches, its variables and what its client can still take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from radixserve_runtime.protocol import Owner
+    from radixserve_tokenizer.programs.branch import Branch, Poison
+    from radixserve_tokenizer.programs.clients import Client
+    from radixserve_tokenizer.programs.generation import Generation
+    from radixserve_tokenizer.protocol import Event
+
+
+@dataclass(slots=True)
+class Variable:
+    """The value of an op, once it exists. `poison` says why it never will."""
+
+    text: str | None = None
+    poison: Poison | None = None
+    waiters: list[Branch] = field(default_factory=list["Branch"])
+
+    @property
+    def is_pending(self) -> bool:
+        """Neither value nor failure yet."""
+        return self.text is None and self.poison is None
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """One program of one client."""
+
+    client: Client
+    number: int
+    seed: int
+    owner: Owner
+    credits: int
+    branches: dict[int, Branch] = field(default_factory=dict[int, "Branch"])
+    dropped: set[int] = field(default_factory=set[int])
+    """Numbers of branches that are gone, so that they aren't used twice."""
+    variables: dict[int, Variable] = field(default_factory=dict[int, Variable])
+    streams: dict[Generation, None] = field(default_factory=dict["Generation", None])
+    """Generations with output that no `Delta` carries yet, in the order in which they got it."""
+    last_op: int = -1
+    num_pending_ops: int = 0
+
+    def collect_deltas(self, events: list[Event]) -> None:
+        """Move output into deltas, one a generation, as far as the credits reach; the rest goes on coalescing."""
+        while self.streams and self.credits > 0:
+            generation = next(iter(self.streams))
+            del self.streams[generation]
+            delta = generation.take_delta()
+            if delta is not None:
+                self.credits -= 1
+                events.append(delta)

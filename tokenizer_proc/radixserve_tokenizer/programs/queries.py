@@ -1,0 +1,135 @@
+"""Control messages: health, statistics, cache reset, text to tokens and back. No program, no branch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.programs.sampling import check_token_id
+from radixserve_tokenizer.text.errors import InvalidTextError, TemplateError
+
+if TYPE_CHECKING:
+    from radixserve_tokenizer.programs.clients import Client
+    from radixserve_tokenizer.programs.services import Services
+
+#: A heartbeat may have been under way when the cache was reset; with work running the counters alone can't tell the answer.
+_MAX_BEATS = 3
+
+
+class Queries:
+    """Answers queries; a cache reset waits for the runtime."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._resets: list[tuple[Client, int]] = []
+        self._beats_left = 0
+
+    def answer(self, client: Client, query: wire.Query) -> wire.Reply | None:
+        """The reply, or None if it will come later."""
+        try:
+            body = self._body(client, query)
+        except (OpError, TemplateError, InvalidTextError) as error:
+            status = error.status if isinstance(error, OpError) else 400
+            return wire.Reply(id=query.id, error=error.message, status=status)
+        return None if body is None else wire.Reply(id=query.id, body=body)
+
+    def on_heartbeat(self) -> None:
+        """Statistics came in; they may be the answer to a reset."""
+        if not self._resets:
+            return
+        self._beats_left -= 1
+        if self._services.link.stats.pages_cached == 0 or self._beats_left <= 0:
+            for client, query_id in self._resets:
+                client.events.append(wire.Reply(id=query_id))
+            self._resets.clear()
+
+    def on_connection_lost(self) -> None:
+        """A reset that was under way needs no answer of the runtime any more: its cache went with it."""
+        self._beats_left = 0
+        self.on_heartbeat()
+
+    def health(self) -> dict[str, Any]:
+        """Whether the engine makes progress."""
+        services = self._services
+        link, now = services.link, services.clock()
+        age_s = now - link.last_heard
+        return {
+            "status": self._status(age_s),
+            "message": link.rejected,
+            "idle_s": link.stats.idle_s,
+            "heartbeat_age_s": age_s if link.model is not None else None,
+            "num_running": link.stats.num_running,
+            "num_waiting": link.stats.num_waiting,
+            "num_queued": services.admission.num_queued,
+            "num_programs": services.admission.num_programs,
+            "num_steps": link.stats.num_steps,
+            "epoch": link.epoch,
+        }
+
+    def _status(self, age_s: float) -> str:
+        link, limit_s = self._services.link, self._services.config.runtime_timeout_s
+        if link.state == "loading":
+            return "runtime_down" if link.rejected else "loading"
+        if link.state == "down":
+            return "runtime_down"
+        return "stuck" if age_s > limit_s or link.stats.idle_s > limit_s else "ok"
+
+    def _body(self, client: Client, query: wire.Query) -> dict[str, Any] | None:
+        match query.kind:
+            case "health":
+                return self.health()
+            case "stats":
+                return {**msgspec.to_builtins(self._services.link.stats), **self._own_stats()}
+            case "reset_cache":
+                self._reset_cache(client, query.id)
+                return None
+            case "tokenize":
+                return self._tokenize(query.body)
+            case "detokenize":
+                return {"text": self._detokenize(query.body)}
+
+    def _own_stats(self) -> dict[str, Any]:
+        services = self._services
+        return {
+            "num_programs": services.admission.num_programs,
+            "num_queued": services.admission.num_queued,
+            "num_refused": services.admission.num_refused,
+            "num_requests_in_flight": len(services.tasks),
+        }
+
+    def _reset_cache(self, client: Client, query_id: int) -> None:
+        if not self._services.link.is_ready:
+            raise OpError("the runtime is not there", code="runtime_down", status=503, retryable=True)
+        if not self._resets:
+            self._services.link.reset_cache()
+            self._beats_left = _MAX_BEATS
+        self._resets.append((client, query_id))
+
+    def _tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
+        text_model = self._services.text
+        text, messages = body.get("text"), body.get("messages")
+        if isinstance(text, str) and messages is None:
+            return {"ids": text_model.tokenizer.encode(text), "text": text}
+        if text is not None or not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise OpError("tokenize needs either text (a string) or messages (a list of objects)", param="body")
+        if text_model.template is None:
+            raise OpError("the model has no chat template: tokenize text", code="no_chat_template", param="messages")
+        prompt = body.get("add_generation_prompt", True)
+        if not isinstance(prompt, bool):
+            raise OpError("add_generation_prompt must be true or false", param="add_generation_prompt")
+        rendered = text_model.template.encode_messages(messages, add_generation_prompt=prompt)
+        return {"ids": rendered.ids, "text": rendered.text}
+
+    def _detokenize(self, body: dict[str, Any]) -> str:
+        token_ids = body.get("ids")
+        tokenizer = self._services.text.tokenizer
+        if not isinstance(token_ids, list):
+            raise OpError("detokenize needs ids (a list of token ids)", param="ids")
+        for token_id in token_ids:
+            if not isinstance(token_id, int):
+                raise OpError(f"ids: {token_id!r} is not a token id", param="ids")
+            check_token_id(token_id, tokenizer.vocab_size, "ids")
+        return tokenizer.decode(token_ids, skip_special=False)

@@ -1,0 +1,58 @@
+"""What ops need to be carried out: one bundle, made by the core and handed to its parts."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from radixserve_tokenizer.programs.generation import Generation
+from radixserve_tokenizer.programs.sampling import SamplingLimits
+from radixserve_tokenizer.programs.scoring import Scoring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radixserve_tokenizer.config import TokenizerConfig
+    from radixserve_tokenizer.link import RuntimeLink
+    from radixserve_tokenizer.programs.admission import Admission
+    from radixserve_tokenizer.programs.branch import Branch
+    from radixserve_tokenizer.programs.grammars import GrammarDesk
+    from radixserve_tokenizer.programs.transcript import TextModel
+
+Task: TypeAlias = Generation | Scoring
+
+
+@dataclass(slots=True)
+class Services:
+    """Shared by the parts of one core."""
+
+    config: TokenizerConfig
+    text: TextModel
+    link: RuntimeLink
+    admission: Admission
+    grammars: GrammarDesk
+    clock: Callable[[], float]
+    runnable: deque[Branch] = field(default_factory=deque["Branch"])
+    """Branches whose next op may be able to begin."""
+    gated: list[Branch] = field(default_factory=list["Branch"])
+    """Branches whose next op needs to know the model, which the runtime has not told yet."""
+    tasks: dict[int, Task] = field(default_factory=dict[int, Task])
+    """By runtime request."""
+    _last_id: int = 0
+
+    def next_id(self) -> int:
+        """A number that no runtime branch or request has had."""
+        self._last_id += 1
+        return self._last_id
+
+    @property
+    def limits(self) -> SamplingLimits:
+        """What sampling arguments are held against."""
+        return SamplingLimits(
+            vocab_size=self.text.tokenizer.vocab_size,
+            max_stop_strings=self.config.max_stop_strings,
+            max_stop_bytes=self.config.max_stop_bytes,
+            max_logit_bias=self.config.max_logit_bias,
+            max_logprobs=self.config.max_logprobs,
+        )

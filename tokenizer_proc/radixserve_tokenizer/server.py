@@ -1,0 +1,133 @@
+"""The loop: take in what is there, let the core work, send one frame to the runtime and one to each client."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import zmq
+
+from radixserve_runtime import protocol as runtime
+from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.programs.core import Core
+from radixserve_tokenizer.wire import ClientSocket, RuntimeSocket
+
+if TYPE_CHECKING:
+    from radixserve_tokenizer.config import TokenizerConfig
+    from radixserve_tokenizer.programs.grammars import Compiler
+    from radixserve_tokenizer.programs.transcript import TextModel
+
+logger = logging.getLogger(__name__)
+
+_IDLE_MS = 100
+_IMPATIENT_MS = 10
+
+
+class Server:
+    """Moves frames between the sockets and the core. One thread, no waiting but in `poll`."""
+
+    def __init__(self, config: TokenizerConfig, text: TextModel, compiler: Compiler, compiler_fd: int) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._core = Core(config, text, compiler, clock=time.monotonic)
+        self._clients = ClientSocket(self._context, config.socket)
+        self._runtime = RuntimeSocket(self._context, config.runtime_socket)
+        self._hello_frame = b""
+        self._is_stopping = False
+        self._poller = zmq.Poller()
+        self._poller.register(self._clients.socket, zmq.POLLIN)
+        self._poller.register(compiler_fd, zmq.POLLIN)
+        self._watch_runtime()
+
+    def stop(self) -> None:
+        """Make `run` say goodbye and return; safe to call from a signal handler."""
+        self._is_stopping = True
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        try:
+            while not self._is_stopping:
+                self._turn()
+            self._core.goodbye("the server is shutting down")
+            self._send_to_clients()
+        finally:
+            self._clients.close()
+            self._runtime.close()
+            self._context.term()
+
+    def _turn(self) -> None:
+        self._poller.poll(self._patience_ms())
+        if self._runtime.is_disconnected():
+            self._reconnect()
+        self._take_from_runtime()
+        for identity, frame in self._clients.receive():
+            self._take_from_client(identity, frame)
+        self._core.tick()
+        self._send_to_runtime()
+        self._send_to_clients()
+
+    def _patience_ms(self) -> int:
+        waits = self._clients.blocked or self._runtime.is_waiting or not self._core.link.is_ready
+        return _IMPATIENT_MS if waits else _IDLE_MS
+
+    # ---- clients --------------------------------------------------------------------------------------------------
+
+    def _take_from_client(self, identity: bytes, frame: bytes) -> None:
+        try:
+            messages = wire.decode_from_client(frame)
+        except wire.MalformedFrameError as error:
+            self._core.malformed(identity, str(error))
+            return
+        except Exception as error:  # whatever a decoder can trip over, the process goes on
+            logger.exception("a frame of %d bytes could not be decoded", len(frame))
+            self._core.malformed(identity, type(error).__name__)
+            return
+        for message in messages:
+            self._core.handle(identity, message)
+
+    def _send_to_clients(self) -> None:
+        for identity, why in self._clients.retry():
+            self._core.drop_client(identity, why)
+        for identity, events in self._core.flush(self._clients.blocked):
+            lost = self._clients.send(identity, wire.encode(events))
+            if lost:
+                self._core.drop_client(identity, lost)
+
+    # ---- the runtime ----------------------------------------------------------------------------------------------
+
+    def _watch_runtime(self) -> None:
+        self._poller.register(self._runtime.socket, zmq.POLLIN)
+        self._poller.register(self._runtime.monitor, zmq.POLLIN)
+
+    def _reconnect(self) -> None:
+        self._poller.unregister(self._runtime.socket)
+        self._poller.unregister(self._runtime.monitor)
+        self._runtime.reconnect()
+        self._watch_runtime()
+        self._core.on_disconnected()
+
+    def _take_from_runtime(self) -> None:
+        for frame in self._runtime.receive():
+            try:
+                events = runtime.decode_from_runtime(frame)
+            except runtime.MalformedFrameError:
+                logger.exception("the runtime sent a frame that can't be read")
+                continue
+            for event in events:
+                self._core.on_runtime(event)
+
+    def _send_to_runtime(self) -> None:
+        link = self._core.link
+        self._runtime.retry()
+        if not link.is_ready:
+            now = time.monotonic()
+            hello = link.hello_due(now)
+            if hello is not None and self._runtime.can_send():
+                greeting: list[runtime.ToRuntime] = [hello]
+                self._hello_frame = self._hello_frame or runtime.encode(greeting)
+                self._runtime.send(self._hello_frame)
+                link.hello_sent(now)
+            return
+        outgoing = link.take_outgoing()
+        if outgoing:
+            self._runtime.send(runtime.encode(outgoing))

@@ -1,0 +1,206 @@
+"""The two ZMQ sockets: clients on a ROUTER, the runtime on a DEALER. Nothing blocks, and nothing is dropped in silence."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from radixserve_runtime.protocol import MAX_FRAME_BYTES as MAX_RUNTIME_FRAME_BYTES
+from radixserve_tokenizer.protocol import MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
+
+_HIGH_WATER_MARK = 1000
+_MAX_BACKLOG_BYTES = 32 << 20
+_MAX_FRAMES_A_TURN = 512
+_LINGER_MS = 500
+_RECONNECT_MS = 50
+
+
+class AddressError(ValueError):
+    """An address that can't be served; the text says what to give instead."""
+
+
+class ClientSocket:
+    """The ROUTER that clients connect to. Frames for a client that can't take them yet wait here, up to a bound."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        self._backlogs: dict[bytes, deque[bytes]] = {}
+        self._backlog_bytes: dict[bytes, int] = {}
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)
+        self.socket.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARK)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self.socket.setsockopt(zmq.LINGER, _LINGER_MS)
+        _bind_privately(self.socket, address)
+
+    @property
+    def blocked(self) -> frozenset[bytes]:
+        """Clients whose frames wait."""
+        return frozenset(self._backlogs) if self._backlogs else frozenset()
+
+    def receive(self) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs of identity and frame that are there, up to a number that keeps the loop turning."""
+        for _ in range(_MAX_FRAMES_A_TURN):
+            try:
+                parts = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            # More than one frame is no message of ours; what is decoded then is empty and fails as malformed.
+            yield parts[0], parts[1] if len(parts) == 2 else b""
+
+    def send(self, identity: bytes, frame: bytes) -> str:
+        """Send or keep a frame. Returns why the client is lost, or nothing."""
+        backlog = self._backlogs.get(identity)
+        if backlog is None:
+            outcome = self._try(identity, frame)
+            if outcome is not None:
+                return outcome
+            backlog = self._backlogs[identity] = deque()
+            self._backlog_bytes[identity] = 0
+        if self._backlog_bytes[identity] + len(frame) > _MAX_BACKLOG_BYTES:
+            self.forget(identity)
+            return f"it does not read: more than {_MAX_BACKLOG_BYTES >> 20} MiB wait for it"
+        backlog.append(frame)
+        self._backlog_bytes[identity] += len(frame)
+        return ""
+
+    def retry(self) -> list[tuple[bytes, str]]:
+        """Try what waits again; returns the clients that turned out to be lost, and why."""
+        lost: list[tuple[bytes, str]] = []
+        for identity in list(self._backlogs):
+            backlog = self._backlogs[identity]
+            while backlog:
+                outcome = self._try(identity, backlog[0])
+                if outcome is None:
+                    break
+                if outcome:
+                    lost.append((identity, outcome))
+                    backlog.clear()
+                    break
+                self._backlog_bytes[identity] -= len(backlog.popleft())
+            if not backlog:
+                self.forget(identity)
+        return lost
+
+    def forget(self, identity: bytes) -> None:
+        """Drop what waits for a client."""
+        self._backlogs.pop(identity, None)
+        self._backlog_bytes.pop(identity, None)
+
+    def close(self) -> None:
+        """Close; frames under way have half a second."""
+        self.socket.close()
+
+    def _try(self, identity: bytes, frame: bytes) -> str | None:
+        """ "" when sent, None when it would block, else why the client is lost."""
+        try:
+            self.socket.send_multipart([identity, frame], zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            return "it has disconnected" if error.errno == zmq.EHOSTUNREACH else str(error)
+        return ""
+
+
+class RuntimeSocket:
+    """The DEALER to the runtime. After a disconnection a new one is made: what the old one still held must reach nobody."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        self._context = context
+        self._address = address
+        self._waiting: deque[bytes] = deque()
+        self._connect()
+
+    def _connect(self) -> None:
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)
+        self.socket.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARK)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_RUNTIME_FRAME_BYTES)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.IMMEDIATE, 1)  # with nobody there sends say so, instead of piling up for whoever comes
+        self.socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.socket.connect(self._address)
+
+    def is_disconnected(self) -> bool:
+        """Whether the connection broke since the last call."""
+        broke = False
+        while self.monitor.poll(0):
+            broke |= recv_monitor_message(self.monitor)["event"] == zmq.EVENT_DISCONNECTED
+        return broke
+
+    def reconnect(self) -> None:
+        """Start afresh."""
+        self._waiting.clear()
+        self._close()
+        self._connect()
+
+    def receive(self) -> Iterator[bytes]:
+        """Frames that are there, up to a number that keeps the loop turning."""
+        for _ in range(_MAX_FRAMES_A_TURN):
+            try:
+                parts = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            yield parts[-1]
+
+    def can_send(self) -> bool:
+        """Whether somebody is connected and takes a frame."""
+        return not self._waiting and bool(self.socket.poll(0, zmq.POLLOUT))
+
+    def send(self, frame: bytes) -> None:
+        """Send, or keep until the runtime takes it (or until `reconnect`)."""
+        self._waiting.append(frame)
+        self.retry()
+
+    def retry(self) -> None:
+        """Try what waits again."""
+        while self._waiting:
+            try:
+                self.socket.send(self._waiting[0], zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._waiting.popleft()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether frames wait."""
+        return bool(self._waiting)
+
+    def close(self) -> None:
+        """Close at once."""
+        self._close()
+
+    def _close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close(0)
+
+
+def _bind_privately(socket: zmq.Socket[bytes], address: str) -> None:
+    """Bind an ipc address that only this user reaches: the folder is the lock."""
+    if not address.startswith("ipc://"):
+        raise AddressError(
+            f"{address!r} can't be served: give an ipc:// address (tcp needs keys, which this version does not have)"
+        )
+    folder = Path(address.removeprefix("ipc://")).parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+        raise AddressError(f"{folder} is open to other users: choose a folder of mode 0700 for the socket")
+    before = os.umask(0o077)
+    try:
+        socket.bind(address)
+    finally:
+        os.umask(before)
