@@ -101,8 +101,8 @@ class Executor:
                 logger.exception("the forward pass failed for request %d alone", chunks[0].sequence.request_id)
                 return [ChunkFailure(chunks[0], error)]
             logger.warning("a forward pass of %d sequences failed (%s); running it again in halves", len(chunks), error)
-            middle = len(chunks) // 2
-            return self._run_or_split(chunks[:middle]) + self._run_or_split(chunks[middle:])
+        middle = len(chunks) // 2
+        return self._run_or_split(chunks[:middle]) + self._run_or_split(chunks[middle:])
 
     def _forward(self, chunks: tuple[Chunk, ...]) -> list[ChunkLogits | ChunkFailure]:
         token_ids = torch.tensor(

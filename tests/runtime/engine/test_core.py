@@ -71,8 +71,19 @@ def test_same_greedy_answer(make: MakeDriver, expected: list[list[int]], setting
     stats = driver.core.stats()
     assert stats.pages_free + stats.pages_cached == stats.pages_total
     assert stats.pages_locked == 0
-    if settings.get("kv_tokens") == 512:
-        assert stats.num_preemptions > 0
+
+
+def test_same_greedy_answer_after_preemption(make: MakeDriver) -> None:
+    asked = prompts(6, 40)
+    whole = make(prefix_cache=False)
+    expected = [whole.generate(prompt, max_tokens=150, ignore_eos=True).token_ids for prompt in asked]
+    for settings in ({}, {"prefix_cache": False}, {"page_size_tokens": 1}):
+        driver = make(kv_tokens=512, **settings)
+        ids = [driver.submit(prompt, max_tokens=150, ignore_eos=True) for prompt in asked]
+        driver.run()
+        assert driver.core.stats().num_preemptions > 0
+        assert [driver.answers[i].token_ids for i in ids] == expected
+        assert driver.core.stats().pages_locked == 0
 
 
 def test_a_shared_prompt_is_computed_once(make: MakeDriver) -> None:
@@ -143,12 +154,12 @@ def test_cancel_frees_within_one_step(make: MakeDriver) -> None:
 def test_one_bad_sequence_fails_alone(make: MakeDriver) -> None:
     driver = make()
     good = [driver.submit(p, max_tokens=6, ignore_eos=True) for p in prompts(3, 30)]
-    bad = driver.submit(prompts(4, 31)[3], max_tokens=6, ignore_eos=True)
+    bad = driver.submit(prompts(4, 60)[3], max_tokens=6, ignore_eos=True)
     decoder = driver.core._executor._model
     forward = decoder.forward
 
     def failing(token_ids: Any, batch: Any, rows: Any) -> Any:
-        if 31 in batch.kv_len.tolist():
+        if 60 in batch.kv_len.tolist():
             raise RuntimeError("boom")
         return forward(token_ids, batch, rows)
 
