@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 
-from radixserve.http.responses import ModelList, ModelObject
+from radixserve.http.responses import ErrorAnswer, ModelList, ModelObject
 from radixserve.http.state import state_of
 
 if TYPE_CHECKING:
@@ -31,14 +31,19 @@ def _model(state: ServerState, name: str) -> dict[str, Any]:
     }
 
 
-@router.get("", summary="List the models", response_model=ModelList)
+@router.get("", summary="List the models", response_model=ModelList, responses={503: {"model": ErrorAnswer}})
 async def list_models(request: Request) -> dict[str, Any]:
     """Every name that is served; all are the same model."""
     state = state_of(request)
     return {"object": "list", "data": [_model(state, name) for name in state.served_names]}
 
 
-@router.get("/{name:path}", summary="One model", response_model=ModelObject)
+@router.get(
+    "/{name:path}",
+    summary="One model",
+    response_model=ModelObject,
+    responses={404: {"model": ErrorAnswer}, 503: {"model": ErrorAnswer}},
+)
 async def get_model(request: Request, name: str) -> dict[str, Any]:
     """One model by name; 404 for any other."""
     state = state_of(request)

@@ -42,6 +42,15 @@ def describes(request: str, answer: str, chunk: str) -> dict[str, Any]:
     }
 
 
+def _drop_validation_answers(document: dict[str, Any]) -> None:
+    """FastAPI promises a 422 wherever a path has a parameter; this server never sends one."""
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
+
+
 def install_openapi(app: FastAPI) -> None:
     """Let the app's document name the hand-parsed bodies."""
 
@@ -51,6 +60,7 @@ def install_openapi(app: FastAPI) -> None:
 
             document = get_openapi(title=app.title, version=__version__, description=app.description, routes=app.routes)
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            _drop_validation_answers(document)
             schemas.update(components())
             for model in (ChatRequest, CompletionRequest):
                 schemas[model.__name__] = model.model_json_schema(ref_template="#/components/schemas/{model}")

@@ -41,6 +41,11 @@ class ServerState:
         """Begin to connect."""
         self._connecting = asyncio.create_task(self._connect())
 
+    async def connected(self) -> None:
+        """Wait until the engine has greeted the client."""
+        if self._connecting is not None:
+            await asyncio.shield(self._connecting)
+
     async def stop(self) -> None:
         """Stop connecting, and close the client if it was made here."""
         if self._connecting is not None:
@@ -84,7 +89,6 @@ class ServerState:
         if client is None:
             raise UnavailableError("The engine is not connected yet. Try again.", code="loading")
         try:
-            # The future of a query must be made in another thread only if `query` could block; it does not.
             return await asyncio.wait_for(asyncio.wrap_future(client.query(kind, body or {})), self.config.query_timeout_s)
         except TimeoutError:
             raise UnavailableError("The engine did not answer in time.", code="engine_timeout") from None
@@ -101,8 +105,8 @@ class ServerState:
                     client = await self._make()
                     self._client = client
                 welcome = await asyncio.to_thread(_greeting, client)
-            except RadixServeError as error:
-                log.warning("no engine yet: %s", error)
+            except Exception as error:  # whatever a factory may raise: without a client there is nothing to serve
+                log.warning("no engine yet, trying again: %s: %s", type(error).__name__, error)
                 await asyncio.sleep(self.config.connect_retry_s)
                 continue
             self._card = welcome

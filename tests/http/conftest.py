@@ -1,32 +1,19 @@
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
-import uvicorn
 
-from radixserve.http.app import create_app
 from radixserve.http.config import HttpConfig
-from radixserve.http.server import build_server
 from tests.http.fake_engine import FakeClient
+from tests.http.harness import running, serving
 
-CHAT = "/v1/chat/completions"
-TEXT = "/v1/completions"
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
+    import httpx
 
-@dataclass
-class Live:
-    """A real uvicorn on loopback, in a thread."""
-
-    url: str
-    client: FakeClient
-    server: uvicorn.Server
+    from tests.http.harness import Live
 
 
 @pytest.fixture
@@ -36,33 +23,6 @@ def fake() -> Iterator[FakeClient]:
     client.close()
 
 
-@contextlib.contextmanager
-def running(client: FakeClient, settings: HttpConfig) -> Iterator[Live]:
-    server = build_server(create_app(client, settings=settings), settings)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        deadline = time.monotonic() + 20
-        while not server.started and thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert server.started
-        port = server.servers[0].sockets[0].getsockname()[1]
-        url = f"http://127.0.0.1:{port}"
-        while httpx.get(f"{url}/v1/models").status_code == 503 and not isinstance(client.welcome_error, Exception):
-            time.sleep(0.01)
-        yield Live(url, client, server)
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        assert not thread.is_alive()
-
-
-@pytest.fixture
-def live(fake: FakeClient) -> Iterator[Live]:
-    with running(fake, HttpConfig(port=0, served_names=("tiny",), drain_timeout_s=1.0)) as server:
-        yield server
-
-
 @pytest.fixture
 def api(fake: FakeClient) -> Iterator[Callable[..., httpx.Response]]:
     """Call the app in this process: `api(path, body, **headers)`, or `api(path)` for a GET."""
@@ -70,59 +30,8 @@ def api(fake: FakeClient) -> Iterator[Callable[..., httpx.Response]]:
         yield call
 
 
-@contextlib.contextmanager
-def serving(client: FakeClient, settings: HttpConfig | None = None) -> Iterator[Callable[..., httpx.Response]]:
-    """`httpx`'s ASGI transport over the app, with its lifespan, driven by a loop in a thread (a test is plain code)."""
-    import asyncio
-
-    app = create_app(client, settings=settings or HttpConfig(served_names=("tiny",), query_timeout_s=0.3))
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    def run(work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, loop).result(30)
-
-    stack = contextlib.AsyncExitStack()
-
-    async def start() -> httpx.AsyncClient:
-        await stack.enter_async_context(app.router.lifespan_context(app))
-        if client.welcome_error is None:
-            while app.state.radixserve._card is None:
-                await asyncio.sleep(0.001)
-        return await stack.enter_async_context(
-            httpx.AsyncClient(transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://test")
-        )
-
-    http = run(start())
-
-    def call(
-        path: str, body: Any = None, *, raw: bytes | None = None, method: str | None = None, **headers: str
-    ) -> httpx.Response:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        if raw is not None:
-            named.setdefault("content-type", "application/json")
-            return run(http.request(method or "POST", path, content=raw, headers=named))
-        if body is None:
-            return run(http.request(method or "GET", path, headers=named))
-        return run(http.request(method or "POST", path, json=body, headers=named))
-
-    try:
-        yield call
-    finally:
-        run(stack.aclose())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
-
-
-def events(response: httpx.Response) -> list[Any]:
-    """The events of a stream, parsed; "[DONE]" stays text."""
-    import json
-
-    found: list[Any] = []
-    for line in response.text.split("\n\n"):
-        if line:
-            assert line.startswith("data: ")
-            found.append(line[6:] if line == "data: [DONE]" else json.loads(line[6:]))
-    return found
+@pytest.fixture
+def live(fake: FakeClient) -> Iterator[Live]:
+    """A real server on loopback."""
+    with running(fake, HttpConfig(port=0, served_names=("tiny",), drain_timeout_s=1.0)) as server:
+        yield server

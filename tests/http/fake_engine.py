@@ -44,6 +44,9 @@ CARD = ModelCard(
 )
 
 
+USAGE = Usage(prompt_tokens=10, cached_tokens=4, output_tokens=3, queued_s=0.01, prefill_s=0.02, decode_s=0.03)
+
+
 @dataclass(frozen=True)
 class Script:
     """What one generation writes."""
@@ -51,7 +54,7 @@ class Script:
     tokens: tuple[str, ...] = ("Hello", " world", "!")
     finish_reason: str = "stop"
     stop_reason: str | int | None = None
-    usage: Usage = Usage(prompt_tokens=10, cached_tokens=4, output_tokens=3, queued_s=0.01, prefill_s=0.02, decode_s=0.03)
+    usage: Usage = USAGE
     prompt_tokens: tuple[str, ...] = ()
 
 
@@ -254,6 +257,9 @@ class FakeClient:
     def close(self) -> None:
         self._inbox.put(None)
         self._thread.join(5)
+
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
 
     def post(self, channel: FakeChannel, frame: list[FromClient]) -> None:
         self._inbox.put((channel, frame))

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from radixserve_tokenizer.protocol import Usage
 
 from radixserve.http.responses import ChatAnswer, ChatChunk
-from tests.http.conftest import CHAT, events
+from radixserve_tokenizer.protocol import Usage
 from tests.http.fake_engine import Script, scripted
+from tests.http.harness import CHAT, events
 
 HI = [{"role": "user", "content": "hi"}]
 
