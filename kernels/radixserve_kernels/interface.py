@@ -7,11 +7,12 @@ Shapes: T tokens of a step (all sequences' new tokens, one after the other), B s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import torch
 
 #: A linear layer packed for the backend: x [T, K] -> [T, N] in x's dtype.
