@@ -29,15 +29,18 @@ def read_metadata(path: Path) -> dict[str, Any]:
         if file.read(4) != b"GGUF":
             raise GGUFError(f"{path} is not a GGUF file")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            cursor = _Cursor(data)
-            version = cursor.scalar("I")
-            if version not in (2, 3):
-                raise GGUFError(f"{path} has GGUF version {version}; versions 2 and 3 (little-endian) are supported")
-            cursor.scalar("Q")  # number of tensors
             try:
-                return {cursor.string(): cursor.value(cursor.scalar("I")) for _ in range(cursor.scalar("Q"))}
+                return _read(_Cursor(data))
             except (struct.error, IndexError) as error:
                 raise GGUFError(f"{path} ends inside its metadata: it is damaged or not whole") from error
+
+
+def _read(cursor: _Cursor) -> dict[str, Any]:
+    version = cursor.scalar("I")
+    if version not in (2, 3):
+        raise GGUFError(f"GGUF version {version} is not supported; versions 2 and 3 (little-endian) are")
+    cursor.scalar("Q")  # number of tensors
+    return {cursor.string(): cursor.value(cursor.scalar("I")) for _ in range(cursor.scalar("Q"))}
 
 
 class _Cursor:

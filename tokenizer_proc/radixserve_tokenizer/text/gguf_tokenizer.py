@@ -153,7 +153,7 @@ def _eos_token_ids(metadata: Mapping[str, Any], control: Mapping[str, Control]) 
     return list(dict.fromkeys(id for id in [*declared, *known] if id is not None))
 
 
-def _template_tokens(metadata: Mapping[str, Any], tokens: Sequence[str]) -> dict[str, str]:
+def _template_tokens(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, str]:
     names = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
     ids = {variable: metadata.get(f"tokenizer.ggml.{name}_token_id") for variable, name in names.items()}
     return {variable: tokens[id] for variable, id in ids.items() if id is not None and 0 <= id < len(tokens)}

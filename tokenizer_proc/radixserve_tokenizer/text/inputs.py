@@ -31,7 +31,15 @@ _MAX_INPUTS = 0xFFFD
 INPUT_PATTERN = re.compile("([\U000f0000-\U0010ffff])")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_TYPE_NAMES = frozenset({"string", "number", "integer", "boolean", "array", "object", "null", "function"})
+
+#: Names of JSON Schema and of OpenAI's messages, which templates look up and compare.
+# fmt: off
+_KNOWN_NAMES = frozenset({
+    "string", "number", "integer", "boolean", "array", "object", "null", "function",
+    "type", "name", "description", "parameters", "properties", "required", "items", "enum", "default", "additionalProperties",
+    "anyOf", "oneOf", "allOf", "title", "format", "strict", "id", "arguments", "tool_calls", "content", "role",
+})
+# fmt: on
 
 
 class Inputs:
@@ -109,13 +117,12 @@ class Inputs:
         return b"".join(self._tokenizer.vocabulary[id] for id in ids).decode("utf-8", "replace")
 
     def _is_plain_name(self, text: str) -> bool:
-        if text in _TYPE_NAMES:
+        if text in _KNOWN_NAMES:
             return True
-        return (
-            _NAME.fullmatch(text) is not None
-            and text not in self._control_texts
-            and not any(token in text for token in self._tokenizer.special)
-        )
+        if _NAME.fullmatch(text) is None or any(token in text for token in self._tokenizer.special):
+            return False
+        # "eot" is no plain name where <|eot|> is a control token: a template may put the rest around it.
+        return re.search(rf"(?<!\w){re.escape(text)}(?!\w)", self._control_texts) is None
 
 
 def quoted(text: str) -> str:

@@ -30,7 +30,6 @@ class Renderer:
             trim_blocks=True, lstrip_blocks=True, autoescape=False, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
         environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
         self._constants = dict(constants)
         try:
             self._template = environment.from_string(source)
@@ -56,6 +55,7 @@ class Renderer:
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 strftime_now=now.strftime,
+                raise_exception=_raise_exception,
             )
         except _RefusedError as error:
             raise TemplateError(str(error)) from error
