@@ -123,8 +123,8 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], types: Se
             cuts = [(token[:at], token[at:]) for at in range(1, len(token))]
             ranked += [(-scores[id], id, left, right) for left, right in cuts if left in joinable and right in joinable]
     merges = [(left, right) for _, _, left, right in sorted(ranked, key=lambda entry: entry[:2])]
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
-    engine = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True))
+    unknown = _token(tokens, metadata.get("tokenizer.ggml.unknown_token_id", 0))
+    engine = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     engine.normalizer = normalizers.Replace(" ", _SPACE)
     return engine
 
@@ -155,5 +155,9 @@ def _eos_token_ids(metadata: Mapping[str, Any], control: Mapping[str, Control]) 
 
 def _template_tokens(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, str]:
     names = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
-    ids = {variable: metadata.get(f"tokenizer.ggml.{name}_token_id") for variable, name in names.items()}
-    return {variable: tokens[id] for variable, id in ids.items() if id is not None and 0 <= id < len(tokens)}
+    found = {variable: _token(tokens, metadata.get(f"tokenizer.ggml.{name}_token_id")) for variable, name in names.items()}
+    return {variable: token for variable, token in found.items() if token is not None}
+
+
+def _token(tokens: Sequence[str], id: int | None) -> str | None:
+    return tokens[id] if id is not None and 0 <= id < len(tokens) else None
