@@ -1,0 +1,342 @@
+"""The radix cache: a compressed tree over token ids whose nodes keep KV pages. Reuse is exact to the token.
+
+The interface is handles: `match` finds, `lock` pins what was found, `extend` publishes what a pinned sequence computed
+further, `unlock` lets go, `evict` frees. A lock ends exactly at a node's end: a node is split where a lock needs it.
+A namespace (a tuple of typed keys such as (("tenant", "a"), ("salt", "x"))) has a tree of its own.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from radixserve_runtime.cache.eviction import EvictionKey, EvictionQueue, least_recently_used
+from radixserve_runtime.cache.node import Node, Root, TokenRun, common_prefix_length, token_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from radixserve_runtime.cache.pages import PagePool
+
+Namespace: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class StaleMatchError(RuntimeError):
+    """The tree was evicted between `match` and `lock`. Match again: a match is good until the next `evict`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The longest prefix that the tree holds. Good until the next `evict`; `lock` it to keep it."""
+
+    num_tokens: int
+    node: Node
+    """Node that holds the last token; the root when nothing matched."""
+    page_size_tokens: int
+
+    @property
+    def pages(self) -> list[int]:
+        """Pages that cover the matched tokens, in order; the last may be covered in part."""
+        return _path_pages(self.node, self.num_tokens, self.page_size_tokens)
+
+
+@dataclass(eq=False, slots=True)
+class Lock:
+    """A pinned path from the root to the end of `node`, which is `num_tokens` deep. Given back by `unlock`."""
+
+    node: Node
+    num_tokens: int
+    root: Root
+    released: bool = False
+
+
+def _path_pages(node: Node, num_tokens: int, page_size_tokens: int) -> list[int]:
+    end = -(-num_tokens // page_size_tokens)
+    pages = [-1] * end
+    step: Node | None = node
+    while step is not None and end > 0:
+        first = step.start // page_size_tokens
+        if first < end:
+            pages[first:end] = step.pages[: end - first]
+            end = first
+        step = step.parent
+    return pages
+
+
+class RadixCache:
+    """The tree over one pool. Disabled, it matches nothing and keeps nothing."""
+
+    def __init__(self, pool: PagePool, enabled: bool = True, eviction_key: EvictionKey = least_recently_used) -> None:
+        self.enabled = enabled
+        self.num_evicted_pages = 0
+        self.num_nodes = 0
+        self.version = 0
+        """Grows when tokens are added: while it stands still no match can have become longer."""
+        self._pool = pool
+        self._page_size = pool.page_size_tokens
+        self._roots: dict[Namespace, Root] = {}
+        self._queue = EvictionQueue(eviction_key)
+        self._tick = 0
+
+    # ---- reading ---------------------------------------------------------------------------------------------
+
+    def match(self, namespace: Namespace, token_ids: Sequence[int], limit: int | None = None) -> Match:
+        """The longest prefix of `token_ids[:limit]` in the tree of `namespace`. Changes nothing."""
+        node: Node = self._roots.get(namespace) or Root(namespace)
+        tokens = token_run(token_ids)
+        end = len(tokens) if limit is None else min(limit, len(tokens))
+        position = 0
+        while position < end:
+            child = node.children.get(tokens[position])
+            if child is None:
+                break
+            common = common_prefix_length(child.tokens, tokens, position, end)
+            node = child
+            position += common
+            if common < len(child.tokens):
+                break
+        return Match(position, node, self._page_size)
+
+    # ---- pinning ---------------------------------------------------------------------------------------------
+
+    def lock(self, match: Match) -> Lock:
+        """Pin the matched path, so that it isn't evicted. Raises `StaleMatchError`.
+
+        Costs O(pages newly locked).
+        """
+        node = match.node
+        while node.parent is not None and node.start >= match.num_tokens:
+            node = node.parent  # split since it was matched
+        if isinstance(node, Root):
+            node = root = self._roots.setdefault(node.namespace, node)
+        elif node.parent is None or node.root is None or node.end < match.num_tokens:
+            raise StaleMatchError(f"{match.num_tokens} tokens were matched and some were evicted since: match again")
+        else:
+            root = node.root
+        if node.end > match.num_tokens:
+            node = self._split(node, match.num_tokens)
+        self._pin(node)
+        return Lock(node, match.num_tokens, root)
+
+    def unlock(self, lock: Lock) -> None:
+        """Let go of a pinned path; it stays in the tree until it is evicted. Doing it twice is a bug."""
+        assert not lock.released, "unlocked twice"
+        lock.released = True
+        self._unpin(lock.node)
+        self._forget_if_empty(lock.root)
+
+    # ---- adding ----------------------------------------------------------------------------------------------
+
+    def insert(self, namespace: Namespace, token_ids: Sequence[int], pages: Sequence[int]) -> int:
+        """Publish KV from nothing on: `pages` cover all of `token_ids`. Returns how many tokens were new."""
+        lock = self.lock(self.match(namespace, token_ids, 0))
+        num_new = self.extend(lock, token_ids, pages)
+        self.unlock(lock)
+        return num_new
+
+    def extend(self, lock: Lock, token_ids: Sequence[int], pages: Sequence[int], num_tokens: int | None = None) -> int:
+        """Publish `token_ids[:num_tokens]`, of which the first `lock.num_tokens` are the locked path, and move the lock to its end.
+
+        `pages` cover the tokens from position 0 on; KV of all of them must be written (or be so before anything reads
+        it). Where the tree has tokens already its own pages stay, and the caller's are the caller's to release.
+        Costs O(new tokens). Returns how many tokens the tree did not have.
+        """
+        end = len(token_ids) if num_tokens is None else num_tokens
+        if not self.enabled or end <= lock.num_tokens:
+            return 0
+        tokens = token_run(token_ids)
+        node, position = self._descend(lock.node, lock.num_tokens, tokens, end)
+        num_new = end - position
+        if num_new:
+            own = 1 if node is lock.node else 0
+            if node.parent is not None and not node.children and node.locks == own:
+                self._lengthen(node, tokens[position:end], pages)
+            else:
+                node = self._attach(node, tokens[position:end], pages)
+            self.version += 1
+        if node is not lock.node:
+            self._pin(node)
+            self._unpin(lock.node)
+            lock.node = node
+        lock.num_tokens = end
+        return num_new
+
+    # ---- freeing ---------------------------------------------------------------------------------------------
+
+    def evict(self, num_pages: int) -> int:
+        """Free at least `num_pages` pages if that many are cached; returns how many were freed.
+
+        Takes unlocked leaves in the order of the eviction key, and of the last one only as much of its end as is needed.
+        """
+        freed = 0
+        while freed < num_pages:
+            node = self._queue.pop()
+            if node is None:
+                break
+            freed += self._shrink(node, num_pages - freed)
+        self.num_evicted_pages += freed
+        return freed
+
+    def reset(self) -> int:
+        """Drop everything that isn't locked; returns how many pages became free."""
+        return self.evict(self._pool.num_pages + 1)
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _touch(self, node: Node) -> None:
+        self._tick += 1
+        node.last_used = self._tick
+
+    def _pin(self, node: Node) -> None:
+        self._touch(node)
+        step: Node | None = node
+        while step is not None:
+            step.locks += 1
+            if step.locks > 1:
+                break
+            self._pool.lock(step.pages)
+            step = step.parent
+
+    def _unpin(self, node: Node) -> None:
+        self._touch(node)
+        step: Node | None = node
+        while step is not None:
+            step.locks -= 1
+            assert step.locks >= 0, "unlocked more often than locked"
+            if step.locks:
+                break
+            self._pool.unlock(step.pages)
+            if step.is_evictable:
+                self._queue.push(step)
+            step = step.parent
+
+    def _descend(self, node: Node, position: int, tokens: TokenRun, end: int) -> tuple[Node, int]:
+        """The node, split if need be, that ends where the tree's knowledge of `tokens[:end]` ends."""
+        while position < end:
+            child = node.children.get(tokens[position])
+            if child is None:
+                break
+            common = common_prefix_length(child.tokens, tokens, position, end)
+            position += common
+            if common < len(child.tokens):
+                return self._split(child, position), position
+            node = child
+        return node, position
+
+    def _split(self, node: Node, position: int) -> Node:
+        """Cut a node at an absolute position; returns the new upper half. The lower half stays the same object, as locks end there."""
+        assert node.parent is not None
+        assert node.start < position < node.end
+        cut, first = position - node.start, node.start // self._page_size
+        upper = Node(node.parent, node.root, node.start, node.tokens[:cut], node.pages[: -(-position // self._page_size) - first])
+        upper.last_used = node.last_used
+        upper.locks = 1 if node.locks else 0
+        upper.children[node.tokens[cut]] = node
+        node.parent.children[node.tokens[0]] = upper
+        node.parent, node.start = upper, position
+        node.tokens, node.pages = node.tokens[cut:], node.pages[position // self._page_size - first :]
+        if position % self._page_size:
+            shared = upper.pages[-1:]
+            self._pool.retain(shared)
+            if node.locks:
+                self._pool.lock(shared)
+        self.num_nodes += 1
+        return upper
+
+    def _node_pages(self, pages: Sequence[int], start: int, end: int) -> array[int]:
+        return array("i", pages[start // self._page_size : -(-end // self._page_size)])
+
+    def _attach(self, parent: Node, tokens: TokenRun, pages: Sequence[int]) -> Node:
+        start = parent.end
+        root = parent if isinstance(parent, Root) else parent.root
+        node = Node(parent, root, start, tokens, self._node_pages(pages, start, start + len(tokens)))
+        parent.children[tokens[0]] = node
+        self._pool.retain(node.pages)
+        self.num_nodes += 1
+        return node
+
+    def _lengthen(self, leaf: Node, tokens: TokenRun, pages: Sequence[int]) -> None:
+        """Add tokens to a leaf that nobody else locks, so that a prompt in many chunks is one node."""
+        added = self._node_pages(pages, leaf.end, leaf.end + len(tokens))
+        replaced = leaf.pages[-1:] if leaf.end % self._page_size else array("i")
+        self._pool.retain(added)
+        if leaf.locks:
+            self._pool.lock(added)
+            self._pool.unlock(replaced)
+        if replaced:
+            del leaf.pages[-1:]
+        leaf.pages.extend(added)
+        leaf.tokens.extend(tokens)
+        self._pool.drop(replaced)
+
+    def _shrink(self, leaf: Node, num_pages: int) -> int:
+        """Free up to `num_pages` pages from the end of an unlocked leaf; returns how many. The leaf goes when nothing is left."""
+        freed = 0
+        while leaf.pages and freed < num_pages:
+            freed += self._pool.drop((leaf.pages.pop(),))
+        if leaf.pages:
+            new_end = (leaf.start // self._page_size + len(leaf.pages)) * self._page_size
+            del leaf.tokens[new_end - leaf.start :]
+            self._queue.push(leaf)
+        else:
+            self._remove(leaf)
+        return freed
+
+    def _remove(self, leaf: Node) -> None:
+        parent = leaf.parent
+        assert parent is not None
+        del parent.children[leaf.tokens[0]]
+        leaf.parent = None
+        self.num_nodes -= 1
+        # A parent was in use whenever its child was; recorded here instead of on every use.
+        parent.last_used = max(parent.last_used, leaf.last_used)
+        if isinstance(parent, Root):
+            self._forget_if_empty(parent)
+        elif parent.is_evictable:
+            self._queue.push(parent)
+
+    def _forget_if_empty(self, root: Root) -> None:
+        if not root.children and root.locks == 0 and self._roots.get(root.namespace) is root:
+            del self._roots[root.namespace]
+
+    # ---- looking in ------------------------------------------------------------------------------------------
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the roots. For tests and statistics: O(nodes)."""
+        stack: list[Node] = list(self._roots.values())
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            if node.parent is not None:
+                yield node
+
+    def check(self) -> None:
+        """Recount everything that is kept incrementally. For tests: O(nodes + pages)."""
+        self._pool.check()
+        nodes = list(self.nodes())
+        assert len(nodes) == self.num_nodes, "number of nodes is off"
+        for node in nodes:
+            _check_node(node, self._page_size)
+            assert node.queued or not node.is_evictable, "an evictable leaf isn't queued"
+        _check_references(nodes, self._pool)
+
+
+def _check_node(node: Node, page_size_tokens: int) -> None:
+    parent = node.parent
+    assert parent is not None
+    assert parent.children[node.tokens[0]] is node
+    assert node.start == parent.end, "a node doesn't begin where its parent ends"
+    assert len(node.tokens) > 0, "an empty node"
+    assert len(node.pages) == -(-node.end // page_size_tokens) - node.start // page_size_tokens
+    locked_children = sum(1 for child in node.children.values() if child.locks)
+    assert node.locks >= locked_children, "locks of children are missing"
+    assert not node.locks or parent.locks, "a locked node under an unlocked one"
+
+
+def _check_references(nodes: Iterable[Node], pool: PagePool) -> None:
+    references: dict[int, int] = {}
+    for node in nodes:
+        for page in node.pages:
+            references[page] = references.get(page, 0) + 1
+    assert all(pool.num_references(page) >= count for page, count in references.items()), "a node's reference is missing"
