@@ -1,0 +1,106 @@
+"""The pages of sequences: taking what the cache has, growing, copying before a write that others would see, publishing, giving back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from radixserve_runtime.cache.node import TokenRun
+    from radixserve_runtime.cache.pages import PagePool
+    from radixserve_runtime.cache.radix import Match, RadixCache
+    from radixserve_runtime.scheduler.sequence import Sequence
+
+
+def match_limit(sequence: Sequence) -> int:
+    """Most tokens that a sequence may take from the cache.
+
+    The last token is always computed, as its logits are wanted. So is every position whose logits give a prompt
+    log-probability that has not been reported; once the sequence draws tokens all of them have been.
+    """
+    limit = sequence.num_tokens - 1
+    if sequence.logprobs_from >= 0 and sequence.num_output_tokens == 0:
+        limit = min(limit, max(0, sequence.logprobs_from - 1))
+    return limit
+
+
+class SequencePages:
+    """What the scheduler does with pool and tree on behalf of one sequence. It decides nothing.
+
+    A sequence refers to every page in its `pages` itself, and its `lock` keeps its path in the tree from being evicted.
+    """
+
+    def __init__(self, cache: RadixCache, pool: PagePool) -> None:
+        self._cache = cache
+        self._pool = pool
+        self._page_size = pool.page_size_tokens
+
+    def attach(self, sequence: Sequence, match: Match) -> None:
+        """Begin with what the cache has."""
+        sequence.lock = self._cache.lock(match)
+        sequence.pages = match.pages
+        sequence.num_computed = match.num_tokens
+        self._pool.hold(sequence.pages)
+
+    def missing(self, sequence: Sequence, end: int) -> int:
+        """Free pages that `grow` to `end` takes."""
+        return max(0, self._pool.pages_for(end) - len(sequence.pages)) + self._writes_shared(sequence)
+
+    def fitting(self, sequence: Sequence, count: int) -> int:
+        """How many of the next `count` tokens `grow` could make writable with what is free or can be evicted."""
+        num_pages = len(sequence.pages) + self._pool.num_available - self._writes_shared(sequence)
+        return max(0, min(count, num_pages * self._page_size - sequence.num_computed))
+
+    def _writes_shared(self, sequence: Sequence) -> bool:
+        index, offset = divmod(sequence.num_computed, self._page_size)
+        return index < len(sequence.pages) and self._pool.must_copy(sequence.pages[index], offset)
+
+    def grow(self, sequence: Sequence, end: int, copies: list[tuple[int, int, int]]) -> None:
+        """Make tokens [num_computed, end) writable. The caller has seen that `missing` pages are free.
+
+        A page whose next slots others may read is replaced by a new one, and (old, new, tokens) is added to `copies`.
+        The old page may be given away before the copy is done: copies are done in order, before anything is computed.
+        """
+        pool, pages = self._pool, sequence.pages
+        index, offset = divmod(sequence.num_computed, self._page_size)
+        if self._writes_shared(sequence):
+            (own,) = pool.allocate(1)
+            copies.append((pages[index], own, offset))
+            pool.release((pages[index],))
+            pages[index] = own
+        pages.extend(pool.allocate(pool.pages_for(end) - len(pages)))
+        for number in range(index, pool.pages_for(end)):
+            pool.claim(pages[number], min(self._page_size, end - number * self._page_size))
+
+    def publish(self, sequence: Sequence, tokens: TokenRun) -> None:
+        """Let others share what the sequence has computed so far."""
+        if sequence.lock is not None:
+            self._cache.extend(sequence.lock, tokens, sequence.pages, sequence.num_computed)
+
+    def unpin(self, sequence: Sequence) -> None:
+        """Give up the lock alone. Under pressure the tree may then lose pages that double the sequence's own."""
+        if sequence.lock is not None:
+            self._cache.unlock(sequence.lock)
+            sequence.lock = None
+
+    def detach(self, sequence: Sequence, tokens: TokenRun) -> None:
+        """Leave what is computed in the tree and let go of everything."""
+        if sequence.num_computed and sequence.lock is None:
+            self._cache.insert(sequence.namespace, tokens[: sequence.num_computed], sequence.pages)
+        self.publish(sequence, tokens)
+        self.unpin(sequence)
+        self._pool.release(sequence.pages)
+        sequence.pages = []
+        sequence.num_computed = 0
+
+    def truncate(self, sequence: Sequence, tokens: TokenRun) -> None:
+        """The sequence now has `tokens` alone: forget the KV past them."""
+        num_tokens = len(tokens)
+        keep = self._pool.pages_for(num_tokens)
+        if sequence.num_computed > num_tokens:
+            sequence.num_computed = num_tokens
+        self._pool.release(sequence.pages[keep:])
+        del sequence.pages[keep:]
+        lock = sequence.lock
+        if lock is not None and lock.num_tokens > num_tokens:
+            sequence.lock = self._cache.lock(self._cache.match(sequence.namespace, tokens))
+            self._cache.unlock(lock)

@@ -1,0 +1,127 @@
+"""Prefill beside decodes: the bound on a step, and that it is learned. The clock is virtual."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import Any
+
+import pytest
+
+from radixserve_runtime.scheduler.cost import CostModel, StepFeatures
+from tests.runtime.scheduler.harness import Machine, cpu_like, prompt
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, math.ceil(share * len(values)) - 1)]
+
+
+def gaps(times: list[float], since: float, until: float) -> list[float]:
+    return [after - before for before, after in itertools.pairwise(times) if since < after <= until]
+
+
+def noisy(seed: int) -> Any:
+    """A CPU: weights read once, a row cheap, and noise; the first step takes long, and some stall."""
+    source, first = random.Random(seed), [True]
+
+    def cost(decodes: int, prefill: int, pairs: float) -> float:
+        if first.pop() if first else False:
+            return 3.0
+        duration_s = cpu_like(decodes, prefill, pairs) * source.uniform(0.95, 1.1)
+        return duration_s * 4 if source.random() < 0.002 else duration_s
+
+    return cost
+
+
+def gpu_like(decodes: int, prefill: int, pairs: float) -> float:
+    return 4e-3 + 2e-5 * decodes + 1.5e-5 * prefill + 1e-10 * pairs
+
+
+def stall(cost: Any, prompt_length: int = 4000, **config: Any) -> tuple[list[float], list[float], float]:
+    """Gaps of 8 streams before a long prompt arrives, and between its arrival and its first token; and how long that took."""
+    machine = Machine(4096, 16, cost=cost, **config)
+    streams = [machine.add(prompt(40, number), max_tokens=2000) for number in range(8)]
+    for _ in range(200):
+        machine.step()
+    arrival_s = machine.now_s
+    long = machine.add(prompt(prompt_length, 99), max_tokens=2)
+    while long.first_token_s < 0:
+        machine.step()
+    before = [gap for stream in streams for gap in gaps(machine.token_times[stream][20:], 0.0, arrival_s)]
+    during = [gap for stream in streams for gap in gaps(machine.token_times[stream], arrival_s, long.first_token_s)]
+    return before, during, long.first_token_s - arrival_s
+
+
+@pytest.mark.parametrize("cost", [cpu_like, noisy(1), noisy(2), gpu_like])
+def test_a_long_prompt_does_not_stall_running_streams(cost: Any) -> None:
+    """The bar: p99 gap <= 2.5x the p99 before, on default settings."""
+    before, during, took_s = stall(cost)
+    assert percentile(during, 0.99) <= 2.5 * percentile(before, 0.99)
+    # and the prompt isn't put off for that: its prefill has about half of the time
+    alone_s = sum(cost(0, 500, 500 * (start + 250)) for start in range(0, 4000, 500))
+    assert took_s <= 3.0 * alone_s
+
+
+@pytest.mark.parametrize("target_ms", [30.0, 60.0, 120.0])
+def test_an_itl_target_is_kept(target_ms: float) -> None:
+    _, during, _ = stall(cpu_like, itl_target_ms=target_ms)
+    # The least chunk may exceed a target that leaves no room; these leave room for it until the context is long.
+    least_s = cpu_like(8, 16, 16 * 4000 + 8 * 600)
+    assert percentile(during, 0.99) <= max(1.05 * target_ms / 1e3, least_s)
+
+
+def test_a_target_below_a_decode_step_still_lets_prompts_progress() -> None:
+    _, during, _ = stall(cpu_like, prompt_length=400, itl_target_ms=1.0)
+    assert max(during) <= 1.05 * cpu_like(8, 16, 16 * 400 + 8 * 400)
+
+
+def test_many_short_prompts_beside_one_stream_do_not_crawl() -> None:
+    machine = Machine(4096, 16)
+    machine.add(prompt(40, 0), max_tokens=1000)
+    for _ in range(50):
+        machine.step()
+    start_s = machine.now_s
+    arrivals = [machine.add(prompt(128, number), max_tokens=50) for number in range(1, 17)]
+    while any(arrival.first_token_s < 0 for arrival in arrivals):
+        machine.step()
+    # Against one step of prefill alone; the steps in between draw tokens for those that have started.
+    assert machine.now_s - start_s <= 1.8 * cpu_like(0, 16 * 128, 16 * 128 * 64)
+    assert machine.scheduler.counters.num_output_tokens >= 100
+
+
+def test_alone_a_prompt_has_the_whole_budget() -> None:
+    machine = Machine(4096, 16, max_batch_tokens=512)
+    machine.add(prompt(2000, 0), max_tokens=1)
+    assert machine.run_all() == 4
+
+
+def test_costs_are_learned_whatever_comes_first() -> None:
+    model, source = CostModel(), random.Random(0)
+    model.observe(StepFeatures(0, 300, 45_000.0), 20.0)  # warm-up
+    for number in range(2000):
+        rows = source.choice([1, 4, 8, 8, 8, 16])
+        prefill = source.choice([0, 0, 0, 24, 100]) if number > 50 else 0
+        pairs = rows * 300.0 + prefill * source.choice([100, 1000, 3000])
+        stalled = 10 if source.random() < 0.01 else 1
+        model.observe(StepFeatures(rows, prefill, pairs), stalled * cpu_like(rows, prefill, pairs))
+    for rows, prefill, pairs in ((8, 0, 2400.0), (8, 32, 34_400.0), (1, 200, 400_000.0), (16, 0, 4800.0)):
+        assert model.predict(StepFeatures(rows, prefill, pairs)) == pytest.approx(cpu_like(rows, prefill, pairs), rel=0.15)
+
+
+def test_prefill_within_inverts_the_prediction() -> None:
+    model = CostModel()
+    for start in (0, 100, 10_000):
+        for slack_s in (0.001, 0.02, 1.0):
+            count = model.prefill_within(slack_s, start)
+            assert model.prefill_cost(start, count) <= slack_s * (1 + 1e-9)
+            assert model.prefill_cost(start, count + 1) > slack_s
+    assert model.prefill_within(-1.0, 0) == 0
+
+
+@pytest.mark.parametrize("duration_s", [0.0, -1.0, math.nan, math.inf])
+def test_impossible_durations_teach_nothing(duration_s: float) -> None:
+    model = CostModel()
+    before = model.coefficients
+    model.observe(StepFeatures(8, 0, 800.0), duration_s)
+    assert model.coefficients == before
