@@ -49,7 +49,7 @@ async def completions(http: Request) -> Response:
     name = state.check_model(request.model)
     prompts = parse_prompts(request.prompt, card.vocab_size, state.config)
     specs = build_specs(request, body, prompts, state)
-    writer = CompletionWriter(request, name, card, await _echoes(request, prompts, state))
+    writer = CompletionWriter(request, name, card, prompts, await _echoes(request, prompts, state))
     return await respond(http, state, request, specs, writer)
 
 
@@ -101,9 +101,10 @@ class _ChoiceState:
 class CompletionWriter:
     """Writes completions, whole and in chunks. `echoes` has the text before each prompt's choices ("" without `echo`)."""
 
-    def __init__(self, request: CompletionRequest, name: str, card: ModelCard, echoes: list[str]) -> None:
+    def __init__(self, request: CompletionRequest, name: str, card: ModelCard, prompts: list[Segment], echoes: list[str]) -> None:
+        self._request = request
+        self._prompts = prompts
         self._want_usage = bool(request.options().include_usage)
-        self._num_logprobs = request.logprobs
         self._echoes = echoes
         self._n = request.n or 1
         self._head = head("cmpl", "text_completion", request, name, card)
@@ -116,10 +117,8 @@ class CompletionWriter:
         for index, done in enumerate(choices):
             self._usage.add(index, done.usage)
             state = self._state(index)
-            entries = [*done.prompt_logprobs, *done.logprobs]
-            written.append(
-                {"index": index, "text": self._echo(index) + done.value, "logprobs": _take(state, entries), **ending(done)}
-            )
+            logprobs = _take(state, done.logprobs, done.prompt_logprobs)
+            written.append({"index": index, "text": self._echo(index) + done.value, "logprobs": logprobs, **_ending(done)})
         return {**self._head, "choices": written, "usage": self._usage.body()}
 
     def delta(self, choice: int, delta: Delta) -> list[dict[str, Any]]:
@@ -140,8 +139,8 @@ class CompletionWriter:
         text = done.value[state.num_chars :]
         if not state.opened:
             text = self._echo(choice) + text
-        entries = [*done.prompt_logprobs, *done.logprobs[state.num_logprobs :]]
-        return [self._chunk(choice, text, _take(state, entries), ending(done))]
+        logprobs = _take(state, done.logprobs[state.num_logprobs :], done.prompt_logprobs)
+        return [self._chunk(choice, text, logprobs, _ending(done))]
 
     def end(self) -> list[dict[str, Any]]:
         """The chunk with the usage, if it was asked for."""
@@ -150,7 +149,13 @@ class CompletionWriter:
     def _state(self, choice: int) -> _ChoiceState:
         state = self._states.get(choice)
         if state is None:
-            logprobs = None if self._num_logprobs is None else CompletionLogprobs(self._num_logprobs)
+            request = self._request
+            logprobs = None
+            if request.logprobs is not None:
+                # Ids are echoed as all that they stand for; text is echoed as it was sent, without a BOS before it.
+                from_ids = self._prompts[choice // self._n].ids is not None
+                shown = request.skip_special_tokens is False
+                logprobs = CompletionLogprobs(request.logprobs, special_in_prompt=from_ids, special_in_output=shown)
             state = self._states[choice] = _ChoiceState(logprobs)
         return state
 
@@ -164,5 +169,13 @@ class CompletionWriter:
         return chunk
 
 
-def _take(state: _ChoiceState, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-    return None if state.logprobs is None else state.logprobs.take(entries)
+def _take(state: _ChoiceState, output: Sequence[TokenLogprob], prompt: Sequence[TokenLogprob] = ()) -> dict[str, Any] | None:
+    return None if state.logprobs is None else state.logprobs.take(output, prompt)
+
+
+def _ending(done: Done) -> dict[str, Any]:
+    """How a choice ended; with the prompt's log-probabilities also its ids, by vLLM's name."""
+    end = ending(done)
+    if done.prompt_token_ids:
+        end["prompt_token_ids"] = list(done.prompt_token_ids)
+    return end

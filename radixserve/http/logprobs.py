@@ -38,29 +38,32 @@ class CompletionLogprobs:
     two such tokens can't fall on one key.
     """
 
-    def __init__(self, num_alternatives: int) -> None:
+    def __init__(self, num_alternatives: int, *, special_in_prompt: bool = False, special_in_output: bool = False) -> None:
+        """Control tokens have no bytes of their own; the last two say whether the text nevertheless shows their names."""
         self._num_alternatives = num_alternatives
+        self._special_in_prompt = special_in_prompt
+        self._special_in_output = special_in_output
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._offset = 0
 
-    def take(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """The object for these tokens, which follow those of the earlier calls."""
-        tokens: list[str] = []
-        logprobs: list[float | None] = []
-        tops: list[dict[str, float] | None] = []
-        offsets: list[int] = []
-        for entry in entries:
-            offsets.append(self._offset)
-            self._offset += len(self._decoder.decode(entry.raw))
-            tokens.append(_name(entry.token, entry.raw))
-            logprobs.append(None if entry.logprob is None else _finite(entry.logprob))
-            tops.append(self._top(entry))
+    def take(self, output: Sequence[TokenLogprob], prompt: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
+        """The object for these tokens, those of the echoed prompt first; they follow those of the earlier calls."""
+        offsets = [self._place(entry, self._special_in_prompt) for entry in prompt]
+        offsets += [self._place(entry, self._special_in_output) for entry in output]
+        entries = [*prompt, *output]
         return {
-            "tokens": tokens,
-            "token_logprobs": logprobs,
-            "top_logprobs": tops if self._num_alternatives > 0 else None,
+            "tokens": [_name(entry.token, entry.raw) for entry in entries],
+            "token_logprobs": [None if entry.logprob is None else _finite(entry.logprob) for entry in entries],
+            "top_logprobs": [self._top(entry) for entry in entries] if self._num_alternatives > 0 else None,
             "text_offset": offsets,
         }
+
+    def _place(self, entry: TokenLogprob, show_special: bool) -> int:
+        """Where the token begins; counts on to its end."""
+        offset = self._offset
+        raw = entry.raw or (entry.token.encode() if show_special else b"")
+        self._offset += len(self._decoder.decode(raw))
+        return offset
 
     def _top(self, entry: TokenLogprob) -> dict[str, float] | None:
         if entry.logprob is None:

@@ -154,7 +154,7 @@ class TextLogprobs(_Answer):
 
 
 class TextChoice(_Answer):
-    """One choice of a completions answer or chunk."""
+    """One choice of a completions answer or chunk. `prompt_token_ids` comes with the log-probabilities of an echoed prompt."""
 
     index: int
     text: str
@@ -162,6 +162,7 @@ class TextChoice(_Answer):
     finish_reason: Literal["stop", "length"] | None
     stop_reason: str | int | None = None
     matched_stop: str | int | None = None
+    prompt_token_ids: list[int] = []
 
 
 class TextAnswer(_Answer):

@@ -96,6 +96,7 @@ def play(channel: FakeChannel, gen: Gen, script: Script) -> None:
             usage=script.usage,
             logprobs=logprobs,
             prompt_logprobs=prompt,
+            prompt_token_ids=tuple(range(len(prompt))),
         )
     )
 

@@ -151,6 +151,8 @@ def test_lm_eval_shape(api, fake):
     fake.handler = scripted(Script(tokens=("d",), prompt_tokens=("a", " b", " c"), finish_reason="length"))
     answer = api(TEXT, body([[1, 2, 3]], temperature=0, max_tokens=1, logprobs=1, seed=1234, echo=True))
     logprobs = answer.json()["choices"][0]["logprobs"]
+    TextAnswer.model_validate_json(answer.content)
+    assert answer.json()["choices"][0]["prompt_token_ids"] == [0, 1, 2]
     assert len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == 4
 
 
