@@ -1,1 +1,73 @@
 """The Python DSL for agent programs, and the client that sends them."""
+
+from __future__ import annotations
+
+from radixserve_lang.client import Client
+from radixserve_lang.completion import Completions, as_completed
+from radixserve_lang.connect import EngineLike, RemoteEngine, connect
+from radixserve_lang.errors import (
+    BranchDroppedError,
+    ClientClosedError,
+    ConnectionFailedError,
+    InvalidValueError,
+    OpCancelledError,
+    OpError,
+    OpSkippedError,
+    ProgramEndedError,
+    ProgramError,
+    ProgramRefusedError,
+    QueryFailedError,
+    RadixServeError,
+    ServerGoneError,
+    VarInTextError,
+)
+from radixserve_lang.fork import Fork
+from radixserve_lang.function import AsyncFunction, Function, function
+from radixserve_lang.run import Run, RunUsage
+from radixserve_lang.segments import Segment, assistant, system, user
+from radixserve_lang.state import State
+from radixserve_lang.stream import Stream
+from radixserve_lang.trace import Trace, TraceBranch, TraceStep
+from radixserve_lang.var import Var
+
+__all__ = [
+    # writing programs
+    "function",
+    "State",
+    "Var",
+    "Fork",
+    "as_completed",
+    "Segment",
+    "system",
+    "user",
+    "assistant",
+    # running them
+    "connect",
+    "EngineLike",
+    "RemoteEngine",
+    "Client",
+    "Function",
+    "AsyncFunction",
+    "Completions",
+    "Run",
+    "RunUsage",
+    "Stream",
+    "Trace",
+    "TraceBranch",
+    "TraceStep",
+    # what goes wrong
+    "RadixServeError",
+    "ConnectionFailedError",
+    "QueryFailedError",
+    "ClientClosedError",
+    "ProgramError",
+    "ProgramRefusedError",
+    "ServerGoneError",
+    "ProgramEndedError",
+    "OpError",
+    "OpCancelledError",
+    "OpSkippedError",
+    "InvalidValueError",
+    "VarInTextError",
+    "BranchDroppedError",
+]

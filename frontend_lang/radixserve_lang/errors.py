@@ -7,16 +7,21 @@ RadixServeError
 ├── ProgramError                the whole program is over; every read of it raises this
 │   ├── ProgramRefusedError     the server did not admit it (status, code, retry_after_s)
 │   ├── ServerGoneError         the server stopped, restarted or fell silent
-│   └── ProgramEndedError       the value is read after its program returned or was cancelled
+│   └── ProgramEndedError       a value is read, or a state used, after the program returned or was cancelled
 ├── OpError                     one op failed (op, where, code, status, partial)
 │   ├── OpCancelledError        its branch was cancelled or its fork block was left
 │   ├── OpSkippedError          something before it on its branch failed; `__cause__` is that error
 │   └── InvalidValueError       the text does not fit the type that was asked for
 ├── VarInTextError              a `Var` was used like its value (also a TypeError)
-└── BranchDroppedError          a state is used after its fork block or its program was left (also a RuntimeError)
+└── BranchDroppedError          a state is used after it was cancelled or its fork block was left (also a RuntimeError)
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class RadixServeError(Exception):
@@ -41,7 +46,27 @@ class ClientClosedError(RadixServeError):
 
 
 class ProgramError(RadixServeError):
-    """The whole program is over."""
+    """The whole program is over. At a read, `place` names the op that was waited for and `partial` the text it had."""
+
+    place = ""
+    partial = ""
+
+    def at(self, place: str, partial: str) -> Self:
+        """The same, as the reader of one op sees it."""
+        clone = type(self).__new__(type(self))
+        clone.__dict__.update(self.__dict__)
+        clone.args = self.args
+        clone.place = place
+        clone.partial = partial
+        return clone
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.place:
+            text += f"\n  waiting for {self.place}"
+        if self.partial:
+            text += f"\n  text so far: {_shorten(self.partial)!r}"
+        return text
 
 
 class ProgramRefusedError(ProgramError):

@@ -1,0 +1,65 @@
+"""Values in the order in which they come."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from radixserve_lang.cell import LoopEvent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+
+    from radixserve_lang.var import Var
+
+T = TypeVar("T")
+
+
+class Completions(Generic[T]):
+    """Iterate it once, with `for` or `async for`."""
+
+    def __init__(self, variables: Iterable[Var[T]]) -> None:
+        self._settled: deque[Var[T]] = deque()
+        self._ring: Callable[[], None] = _nobody
+        awaited = list(variables)
+        self._num_left = len(awaited)
+        # Listening comes before flushing, so that the order is that of arrival.
+        for variable in awaited:
+            variable.when_settled(functools.partial(self._arrived, variable))
+        for variable in awaited:
+            variable.flush()
+
+    def __iter__(self) -> Iterator[Var[T]]:
+        changed = threading.Event()
+        self._ring = changed.set
+        while self._num_left > 0:
+            while not self._settled:
+                changed.wait()
+                changed.clear()
+            self._num_left -= 1
+            yield self._settled.popleft()
+
+    async def __aiter__(self) -> AsyncIterator[Var[T]]:
+        changed = LoopEvent()
+        self._ring = changed.set
+        while self._num_left > 0:
+            while not self._settled:
+                await changed.wait()
+                changed.clear()
+            self._num_left -= 1
+            yield self._settled.popleft()
+
+    def _arrived(self, variable: Var[T]) -> None:
+        self._settled.append(variable)
+        self._ring()
+
+
+def _nobody() -> None:
+    """Before the iteration."""
+
+
+def as_completed(variables: Iterable[Var[T]]) -> Completions[T]:
+    """Each Var when its read would not wait any more, the earliest first. One that failed comes too: its read raises."""
+    return Completions(variables)

@@ -1,0 +1,69 @@
+"""Where programs run: an engine that is already there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from radixserve_lang.client import Client
+from radixserve_lang.defaults import URL_VARIABLE, default_api_key, default_url
+from radixserve_lang.errors import ConnectionFailedError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from radixserve_tokenizer.protocol import ModelCard
+
+
+class EngineLike(Protocol):
+    """Anything with a client: what `connect` returns, and an `Engine` that started its own processes."""
+
+    @property
+    def client(self) -> Client:
+        """The connection that programs run over."""
+        ...
+
+
+class RemoteEngine:
+    """A running engine, reached by its address. Closing it ends the connection, not the engine."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @property
+    def client(self) -> Client:
+        """The connection that programs run over."""
+        return self._client
+
+    @property
+    def model(self) -> ModelCard:
+        """The model that it serves."""
+        return self._client.welcome.model
+
+    def close(self) -> None:
+        """End the connection; programs that still run over it fail. A second call does nothing."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def connect(url: str | None = None, api_key: str | None = None, *, timeout_s: float = 10.0) -> RemoteEngine:
+    """Connect to a running engine: `ipc://...` or `tcp://...`.
+
+    Left out, the address is RADIXSERVE_URL and the key RADIXSERVE_API_KEY. Waits for the engine to answer; raises
+    `ConnectionFailedError` after `timeout_s`.
+    """
+    address = url or default_url()
+    if not address:
+        raise ConnectionFailedError(f"no address of an engine: pass one, as in connect('ipc://...'), or set {URL_VARIABLE}")
+    client = Client(address, api_key=default_api_key() if api_key is None else api_key, name="dsl", connect_timeout_s=timeout_s)
+    try:
+        _ = client.welcome
+    except BaseException:
+        client.close()
+        raise
+    return RemoteEngine(client)

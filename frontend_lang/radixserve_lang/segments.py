@@ -1,0 +1,60 @@
+"""What can be appended to a branch: text, values and whole messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from radixserve_lang.var import Var
+
+#: Text, or a value that the server fills in.
+Part: TypeAlias = str | Var[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One message of a conversation. It is immutable: make it once, append it to any number of branches and programs."""
+
+    role: str
+    parts: tuple[Part, ...]
+
+
+#: The right side of `s += ...`: text or a value (raw, no role), a message, or several of these.
+Appendable: TypeAlias = Part | Segment | Sequence[Part | Segment]
+
+
+def system(*parts: Part) -> Segment:
+    """A system message."""
+    return _segment("system", parts)
+
+
+def user(*parts: Part) -> Segment:
+    """A user message; `rs.user("Merge:", a, b)` mixes text and values."""
+    return _segment("user", parts)
+
+
+def assistant(*parts: Part) -> Segment:
+    """A whole assistant message, as an example to follow. What the model is to write comes from `gen`."""
+    return _segment("assistant", parts)
+
+
+def flatten(value: Appendable) -> list[Part | Segment]:
+    """The pieces in order; raises TypeError for what can't be appended."""
+    if isinstance(value, str | Var | Segment):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [piece for item in cast("Sequence[Appendable]", value) for piece in flatten(item)]
+    raise TypeError(_wrong("appended to a branch", value))
+
+
+def _segment(role: str, parts: tuple[Part, ...]) -> Segment:
+    for part in parts:
+        if not isinstance(part, str | Var):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(_wrong(f"part of a {role} message", part))
+    return Segment(role, parts)
+
+
+def _wrong(how: str, value: object) -> str:
+    hint = "pass *parts instead of the list" if isinstance(value, list | tuple) else "convert it with str() first"
+    return f"a {type(value).__name__} can't be {how}: only text, Vars and messages can; {hint}"

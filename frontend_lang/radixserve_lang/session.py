@@ -1,0 +1,243 @@
+"""One running program: its channel, and where its events go."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from typing import TYPE_CHECKING
+
+from radixserve_lang.errors import (
+    BranchDroppedError,
+    ClientClosedError,
+    OpCancelledError,
+    OpError,
+    OpSkippedError,
+    ProgramEndedError,
+    ProgramError,
+    ProgramRefusedError,
+    ServerGoneError,
+)
+from radixserve_lang.records import BranchRecord, OpRecord
+from radixserve_tokenizer.protocol import Admitted, Cancel, Delta, Done, Drop, Failed, Goodbye, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from radixserve_lang.cell import Cell
+    from radixserve_lang.client import Client
+    from radixserve_tokenizer.protocol import Event, FromClient, Priority
+
+#: Deltas that may be on their way while somebody iterates; until then the server keeps them, and there are none to handle.
+STREAM_CREDITS = 64
+#: Credits go back in lots of this size.
+CREDIT_LOT = 16
+
+
+class Session:
+    """Owned by the run that opened it; states and vars refer to it. Thread-safe."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        api_key: str | None = None,
+        seed: int | None = None,
+        priority: Priority = "standard",
+        cache_salt: str = "",
+        on_root_value: Callable[[Cell], None] | None = None,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._ops: dict[int, OpRecord] = {}
+        self._over: ProgramError | None = None
+        self._seen: set[int] = set()  # ids of errors that the records hold
+        self._num_streams = 0
+        self._num_consumed = 0
+        self._granted = False
+        self._on_root_value = on_root_value
+        self.root = BranchRecord(number=0, path=())
+        self.channel = client.open(
+            self._on_event, api_key=api_key, seed=seed, priority=priority, cache_salt=cache_salt, credits=0
+        )
+
+    # ---- what states do --------------------------------------------------------------------------------------------
+
+    def next_op(self, branch: BranchRecord) -> int:
+        """The number of a new op; raises `BranchDroppedError` or `ProgramEndedError` when the branch can't be used any more."""
+        if isinstance(self._over, ProgramEndedError):
+            raise self._over.at("", "")
+        if branch.closed:
+            raise BranchDroppedError(f"this branch can't be used any more: {branch.closed}")
+        return self.channel.next_op()
+
+    def submit(self, record: OpRecord, message: FromClient) -> None:
+        """Send an op; it leaves with what follows it. Raises ValueError for what can't be sent."""
+        branch = record.branch
+        with self._lock:
+            self._ops[record.number] = record
+            branch.ops.append(record)
+            over = self._over
+        try:
+            if over is None:
+                self._send(message)
+        except ValueError:
+            with self._lock:
+                del self._ops[record.number]
+                branch.ops.remove(record)
+            raise
+        if over is not None and record.cell is not None:
+            record.cell.settle(over.at(record.place, ""))
+        if branch is self.root and record.kind != "score" and record.cell is not None and self._on_root_value is not None:
+            self._on_root_value(record.cell)
+
+    def flush(self) -> None:
+        """Before a read."""
+        self.channel.flush()
+
+    def _send(self, message: FromClient, *, flush: bool = False) -> None:
+        # Ended by another thread meanwhile: every cell has heard of it.
+        with contextlib.suppress(ClientClosedError):
+            self.channel.send(message, flush=flush)
+
+    def close_branches(self, branches: Iterable[BranchRecord], reason: str, *, drop: bool) -> None:
+        """Cancel these branches and all that was forked from them, at once; with `drop` the server forgets them too."""
+        closing = [branch for top in branches for branch in top.family() if not branch.closed]
+        for branch in closing:
+            branch.closed = reason
+        if not closing:
+            return
+        # Told here first: the server's answer would name neither the line nor the block.
+        for branch in closing:
+            for record in branch.ops:
+                if record.cell is not None:
+                    record.cell.settle(
+                        OpCancelledError(record.kind, record.where, "cancelled", reason, status=499, partial=record.cell.text)
+                    )
+        if self._over is None:
+            message = Drop if drop else Cancel
+            numbers = tuple(branch.number for branch in closing)
+            self._send(message(program=self.channel.program, branches=numbers), flush=True)
+
+    def end(self, reason: str) -> None:
+        """The program is over: the server forgets it, and what has no value yet never will."""
+        self._end(ProgramEndedError(reason))
+        self.channel.close()
+
+    def saw(self, error: BaseException | None) -> None:
+        """The user has been told of this error, and so of its causes."""
+        while error is not None:
+            self._seen.add(id(error))
+            error = error.__cause__
+
+    def unread_failure(self) -> OpError | ProgramError | None:
+        """The first failure that nobody has seen, of a branch that is still open."""
+        with self._lock:
+            records = list(self._ops.values())
+        for record in records:
+            failure = record.failure if record.cell is None else record.cell.outcome
+            if not isinstance(failure, OpError | ProgramError) or _is_echo(failure):
+                continue
+            if id(failure) not in self._seen and not record.branch.closed:
+                return failure
+        return None
+
+    # ---- streams ---------------------------------------------------------------------------------------------------
+
+    def stream_begins(self) -> None:
+        """Somebody iterates: let deltas come."""
+        with self._lock:
+            self._num_streams += 1
+            amount = self._num_consumed if self._granted else STREAM_CREDITS
+            self._granted = True
+            self._num_consumed = 0
+        self._grant(amount)
+        self.flush()
+
+    def stream_ends(self) -> None:
+        """One reader less."""
+        with self._lock:
+            self._num_streams -= 1
+
+    def _delta(self, event: Delta) -> None:
+        record = self._ops.get(event.op)
+        if record is not None and record.cell is not None:
+            record.cell.add(event.text)
+        # Taken as consumed at once: the whole text is kept here anyway, whether its reader is slow or fast.
+        with self._lock:
+            self._num_consumed += 1
+            if self._num_streams == 0 or self._num_consumed < CREDIT_LOT:
+                return
+            amount, self._num_consumed = self._num_consumed, 0
+        self._grant(amount)
+
+    def _grant(self, amount: int) -> None:
+        if amount > 0 and self._over is None:
+            with contextlib.suppress(ClientClosedError):
+                self.channel.grant(amount)
+
+    # ---- the I/O thread --------------------------------------------------------------------------------------------
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Delta():
+                self._delta(event)
+            case Done():
+                record = self._ops.get(event.op)
+                if record is not None and record.cell is not None:
+                    record.cell.settle(event)
+            case Failed():
+                self._failed(event)
+            case Refused():
+                self._end(ProgramRefusedError(event.status, event.code, event.message, event.retry_after_s))
+            case Goodbye():
+                self._end(ServerGoneError(event.message))
+            case Admitted():
+                pass
+            case _:
+                raise TypeError(f"{type(event).__name__} is no event of a program")
+
+    def _failed(self, event: Failed) -> None:
+        record = self._ops.get(event.op)
+        if record is None:
+            self._end(ProgramError(f"the server could not use a message of this program ({event.code}): {event.message}"))
+            return
+        error = self._error(record, event)
+        record.failure = error
+        if record.cell is not None:
+            record.cell.settle(error)
+
+    def _error(self, record: OpRecord, event: Failed) -> OpError:
+        kind = {"skipped": OpSkippedError, "cancelled": OpCancelledError}.get(event.code, OpError)
+        message, cause = event.message, None
+        if event.code == "skipped" and (named := re.search(r"\bop (\d+)\b", event.message)):
+            earlier = self._ops.get(int(named[1]))
+            if earlier is not None:
+                cause = earlier.failure
+                message = str(cause) if cause is not None else f"{event.message} ({earlier.place})"
+        error = kind(
+            record.kind,
+            record.where,
+            event.code,
+            message,
+            status=event.status,
+            param=event.param,
+            partial=event.partial,
+            retryable=event.retryable,
+        )
+        error.__cause__ = cause
+        return error
+
+    def _end(self, error: ProgramError) -> None:
+        with self._lock:
+            if self._over is not None:
+                return
+            self._over = error
+            records = list(self._ops.values())
+        for record in records:
+            if record.cell is not None:
+                record.cell.settle(error.at(record.place, record.cell.text))
+
+
+def _is_echo(failure: OpError | ProgramError) -> bool:
+    """It only follows from another failure, or from the user's own cancelling."""
+    return isinstance(failure, OpSkippedError | OpCancelledError | ProgramEndedError)
