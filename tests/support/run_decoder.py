@@ -53,7 +53,12 @@ class Runner:
 
     def _batch(self, work: Sequence[tuple[int, Sequence[int]]]) -> tuple[RaggedBatch, list[int]]:
         size = self.page_size_tokens
-        ends, kv_len, page_ends, page_indices, positions, slots = [], [], [], [], [], []
+        ends: list[int] = []
+        kv_len: list[int] = []
+        page_ends: list[int] = []
+        page_indices: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
         for sequence, tokens in work:
             start = self.lengths.get(sequence, 0)
             end = self.lengths[sequence] = start + len(tokens)

@@ -57,7 +57,8 @@ def load(path: Path, dtype: str = "float32") -> Decoder:
 
 
 def theirs(folder: Path) -> torch.nn.Module:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    return model.eval()
 
 
 @pytest.mark.parametrize(("arch", "overrides"), VARIANTS)

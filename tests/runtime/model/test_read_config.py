@@ -175,7 +175,7 @@ def test_features_without_a_kernel_are_refused(tmp_path: Path) -> None:
 )
 def test_nonsense_names_file_and_key(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(BrokenCheckpointError, match=rf"config\.json.*{key}"):
-        read(tmp_path, **{key: value})
+        read(tmp_path, "llama", **{key: value})
 
 
 def test_heads_that_do_not_group(tmp_path: Path) -> None:
