@@ -75,7 +75,7 @@ async def _collect(programs: RunningPrograms, timer: RequestTimer) -> list[Done]
         async with programs:
             await programs.admitted()
             async for choice, event in programs:
-                timer.event(choice, event)
+                timer.event(choice, event, programs.arrived_at)
                 if isinstance(event, Done):
                     ended[choice] = event
     return [ended[choice] for choice in sorted(ended)]

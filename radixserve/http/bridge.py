@@ -8,8 +8,9 @@ within a step.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from radixserve.http.errors import ApiError, BadRequestError, UnavailableError, from_event
 from radixserve.http.program import Numbers, build_ops
@@ -75,6 +76,14 @@ class ClientLike(Protocol):
         ...
 
 
+class _Arrival(NamedTuple):
+    """An event, of which program, and when it came (monotonic seconds)."""
+
+    program: int
+    event: Event
+    at: float
+
+
 class RunningPrograms:
     """The programs of a request, run side by side; iterate for `(choice, Delta | Done)` until every choice is done.
 
@@ -86,13 +95,15 @@ class RunningPrograms:
         self._specs = specs
         self._opening = opening
         self._config = config
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-        self._held: deque[tuple[int, Event]] = deque()
+        self._events: asyncio.Queue[_Arrival] = asyncio.Queue()
+        self._held: deque[_Arrival] = deque()
         self._channels: list[ChannelLike] = []
         self._choices: dict[tuple[int, int], int] = {}
         self._num_choices = sum(spec.n for spec in specs)
         self._unfinished = self._num_choices
         self._to_grant = [0] * len(specs)
+        self.arrived_at = 0.0
+        """When what was yielded last came from the engine: the time that a slow reader takes is not the engine's."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -125,7 +136,7 @@ class RunningPrograms:
         while True:
             if self._unfinished == 0:
                 raise StopAsyncIteration
-            program, event = self._held.popleft() if self._held else await self._next()
+            program, event, self.arrived_at = self._held.popleft() if self._held else await self._next()
             if not isinstance(event, (Delta, Done)):
                 continue
             choice = self._choices.get((program, event.var))
@@ -178,27 +189,27 @@ class RunningPrograms:
 
     async def _look_ahead(self, silent: set[int]) -> set[int]:
         """Take one event: whoever it admits is returned, whoever begins to answer is no longer silent."""
-        program, event = await self._next()
-        if isinstance(event, Admitted):
-            return {program}
-        if isinstance(event, (Delta, Done)):
-            silent.discard(program)
-            self._held.append((program, event))
+        arrival = await self._next()
+        if isinstance(arrival.event, Admitted):
+            return {arrival.program}
+        if isinstance(arrival.event, (Delta, Done)):
+            silent.discard(arrival.program)
+            self._held.append(arrival)
         return set()
 
-    async def _next(self) -> tuple[int, Event]:
-        program, event = await self._events.get()
-        if isinstance(event, (Refused, Failed, Goodbye)):
-            raise from_event(event)
-        return program, event
+    async def _next(self) -> _Arrival:
+        arrival = await self._events.get()
+        if isinstance(arrival.event, (Refused, Failed, Goodbye)):
+            raise from_event(arrival.event)
+        return arrival
 
 
-def _crossing(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[tuple[int, Event]], index: int) -> Callable[[Event], None]:
+def _crossing(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[_Arrival], index: int) -> Callable[[Event], None]:
     """A callback for the I/O thread that moves events into the loop."""
 
     def on_event(event: Event) -> None:
         try:
-            loop.call_soon_threadsafe(events.put_nowait, (index, event))
+            loop.call_soon_threadsafe(events.put_nowait, _Arrival(index, event, time.monotonic()))
         except RuntimeError:
             # The loop is closed: the server is gone, and nobody waits for this program.
             return

@@ -137,15 +137,14 @@ class RequestTimer:
         """The request ended with an error that was sent to its client."""
         self._failed = True
 
-    def event(self, choice: int, event: Delta | Done) -> None:
-        """Count what a program said."""
+    def event(self, choice: int, event: Delta | Done, arrived_at: float) -> None:
+        """Count what a program said, and when (monotonic seconds)."""
         if isinstance(event, Delta):
-            self._delta(choice)
+            self._delta(choice, arrived_at)
         else:
             self._done(event.usage, event.finish_reason)
 
-    def _delta(self, choice: int) -> None:
-        now = time.monotonic()
+    def _delta(self, choice: int, now: float) -> None:
         before = self._last_delta.get(choice)
         if before is not None:
             self._metrics.observe(self._metrics.inter_token_latency, now - before)

@@ -110,7 +110,7 @@ class ProgramStream(Response):
         writer = self._writer
         try:
             async for choice, event in programs:
-                self._timer.event(choice, event)
+                self._timer.event(choice, event, programs.arrived_at)
                 chunks = writer.delta(choice, event) if isinstance(event, Delta) else writer.done(choice, event)
                 if chunks:
                     await send({"type": "http.response.body", "body": b"".join(map(sse, chunks)), "more_body": True})
