@@ -21,6 +21,8 @@ class BranchRecord:
 
     number: int
     path: tuple[int, ...]
+    fork: OpRecord | None = None
+    """The op that made it; None for the root."""
     ops: list[OpRecord] = field(default_factory=list["OpRecord"])
     children: list[BranchRecord] = field(default_factory=list["BranchRecord"])
     closed: str = ""

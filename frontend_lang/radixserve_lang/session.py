@@ -33,6 +33,8 @@ STREAM_CREDITS = 64
 #: Credits go back in lots of this size.
 CREDIT_LOT = 16
 
+_KINDS: dict[str, type[OpError]] = {"skipped": OpSkippedError, "cancelled": OpCancelledError}
+
 
 class Session:
     """Owned by the run that opened it; states and vars refer to it. Thread-safe."""
@@ -47,6 +49,8 @@ class Session:
         cache_salt: str = "",
         on_root_value: Callable[[Cell], None] | None = None,
     ) -> None:
+        self.in_order = threading.RLock()
+        """Held from numbering an op until it is sent: the server takes numbers only in order, whichever thread sends."""
         self._lock = threading.Lock()
         self._ops: dict[int, OpRecord] = {}
         self._over: ProgramError | None = None
@@ -198,22 +202,21 @@ class Session:
 
     def _failed(self, event: Failed) -> None:
         record = self._ops.get(event.op)
-        if record is None:
+        if record is not None:
+            error = self._error(record, event)
+            record.failure = error
+            if record.cell is not None:
+                record.cell.settle(error)
+        elif event.code != "unknown_branch":  # dropping a branch whose fork failed is no failure of its own
             self._end(ProgramError(f"the server could not use a message of this program ({event.code}): {event.message}"))
-            return
-        error = self._error(record, event)
-        record.failure = error
-        if record.cell is not None:
-            record.cell.settle(error)
 
     def _error(self, record: OpRecord, event: Failed) -> OpError:
-        kind = {"skipped": OpSkippedError, "cancelled": OpCancelledError}.get(event.code, OpError)
+        earlier = self._earlier(record, event)
+        kind = OpSkippedError if earlier is not None else _KINDS.get(event.code, OpError)
         message, cause = event.message, None
-        if event.code == "skipped" and (named := re.search(r"\bop (\d+)\b", event.message)):
-            earlier = self._ops.get(int(named[1]))
-            if earlier is not None:
-                cause = earlier.failure
-                message = str(cause) if cause is not None else f"{event.message} ({earlier.place})"
+        if earlier is not None:
+            cause = earlier.failure
+            message = f"{earlier.place} failed before it: {event.message}" if cause is None else str(cause)
         error = kind(
             record.kind,
             record.where,
@@ -226,6 +229,15 @@ class Session:
         )
         error.__cause__ = cause
         return error
+
+    def _earlier(self, record: OpRecord, event: Failed) -> OpRecord | None:
+        """The op whose failure this one only follows from."""
+        if event.code == "skipped" and (named := re.search(r"\bop (\d+)\b", event.message)):
+            return self._ops.get(int(named[1]))
+        fork = record.branch.fork
+        if event.code == "unknown_branch" and fork is not None and fork.failure is not None:
+            return fork
+        return None
 
     def _end(self, error: ProgramError) -> None:
         with self._lock:

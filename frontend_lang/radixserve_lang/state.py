@@ -46,9 +46,10 @@ class State:
         for piece in flatten(value):
             role, parts = (piece.role, piece.parts) if isinstance(piece, Segment) else ("", (piece,))
             wired = tuple(self._wire_part(part) for part in parts)
-            record = self._record("append", role=role, parts=parts)
-            message = wire.Append(program=self._program, op=record.number, branch=self._branch.number, parts=wired, role=role)
-            self._session.submit(record, message)
+            with self._session.in_order:
+                record = self._record("append", role=role, parts=parts)
+                message = wire.Append(program=self._program, op=record.number, branch=self._branch.number, parts=wired, role=role)
+                self._session.submit(record, message)
         return self
 
     @overload
@@ -78,20 +79,21 @@ class State:
             raise TypeError("gen() takes one of json, regex and grammar")
         constraint, convert = _constraint(json, regex, grammar)
         drawing = to_sampling(sampling)
-        record = self._record("gen", cell=Cell())
-        number = self._session.channel.next_var()
-        # Deltas are asked for always, but come only when somebody iterates: a program starts without credits.
-        message = wire.Gen(
-            program=self._program,
-            op=record.number,
-            branch=self._branch.number,
-            var=number,
-            sampling=drawing,
-            constraint=constraint,
-            stream=True,
-            where=record.where,
-        )
-        self._session.submit(record, message)
+        with self._session.in_order:
+            record = self._record("gen", cell=Cell())
+            number = self._session.channel.next_var()
+            # Deltas are asked for always, but come only when somebody iterates: a program starts without credits.
+            message = wire.Gen(
+                program=self._program,
+                op=record.number,
+                branch=self._branch.number,
+                var=number,
+                sampling=drawing,
+                constraint=constraint,
+                stream=True,
+                where=record.where,
+            )
+            self._session.submit(record, message)
         return Var(self._session, record, number, convert)
 
     def select(self, choices: Sequence[str], *, method: ScoreMethod = "mean") -> Var[str]:
@@ -115,16 +117,15 @@ class State:
             raise ValueError(f"fork({count}): the number of branches can't be negative")
         if count == 0:
             return Fork(self._session, [])
-        first = self._session.channel.next_branches(count)
-        born = len(self._branch.children)
-        records = [BranchRecord(number=first + i, path=(*self.path, born + i)) for i in range(count)]
-        record = self._record("fork", forks=tuple(records))
-        self._session.submit(
-            record,
-            wire.Fork(program=self._program, op=record.number, branch=self._branch.number, first=first, count=count),
-        )
-        self._branch.children += records
-        return Fork(self._session, [State(self._session, branch) for branch in records])
+        with self._session.in_order:
+            record = self._record("fork")
+            first = self._session.channel.next_branches(count)
+            born = len(self._branch.children)
+            record.forks = tuple(BranchRecord(number=first + i, path=(*self.path, born + i), fork=record) for i in range(count))
+            message = wire.Fork(program=self._program, op=record.number, branch=self._branch.number, first=first, count=count)
+            self._session.submit(record, message)
+            self._branch.children += record.forks
+        return Fork(self._session, [State(self._session, branch) for branch in record.forks])
 
     def cancel(self) -> None:
         """Stop what this branch and its forks are doing, at once. They can't be used afterwards; finished values can."""
@@ -145,7 +146,6 @@ class State:
         *,
         role: str = "",
         parts: tuple[Part, ...] = (),
-        forks: tuple[BranchRecord, ...] = (),
         cell: Cell | None = None,
     ) -> OpRecord:
         return OpRecord(
@@ -155,7 +155,6 @@ class State:
             branch=self._branch,
             role=role,
             parts=parts,
-            forks=forks,
             cell=cell,
         )
 
@@ -179,20 +178,21 @@ class State:
             raise TypeError(f"{kind}() takes a list of strings, not {options!r}")
         if not options or len(set(options)) < len(options):
             raise ValueError(f"{kind}() needs at least one option and no option twice, not {options!r}")
-        record = self._record(kind, cell=Cell())
-        number = self._session.channel.next_var()
-        self._session.submit(
-            record,
-            message(
-                program=self._program,
-                op=record.number,
-                branch=self._branch.number,
-                var=number,
-                options=tuple(options),
-                method=method,
-                where=record.where,
-            ),
-        )
+        with self._session.in_order:
+            record = self._record(kind, cell=Cell())
+            number = self._session.channel.next_var()
+            self._session.submit(
+                record,
+                message(
+                    program=self._program,
+                    op=record.number,
+                    branch=self._branch.number,
+                    var=number,
+                    options=tuple(options),
+                    method=method,
+                    where=record.where,
+                ),
+            )
         return Var(self._session, record, number, convert)
 
 

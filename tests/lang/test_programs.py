@@ -435,6 +435,48 @@ def test_a_skipped_op_names_what_failed_before_it(engine: Engine, server: FakeSe
     assert caught.value.__cause__.code == "boom"
 
 
+def test_a_fork_that_fails_is_what_its_branches_report(engine: Engine, server: FakeServer) -> None:
+    @rs.function
+    def too_wide(s: rs.State) -> str:
+        with s.fork(3) as branches:
+            return branches[1].gen().value
+
+    def answer(gen: Gen) -> Failed:
+        server.send(Failed(program=gen.program, op=0, code="invalid_value", message="too many"))
+        server.send(Failed(program=gen.program, op=-1, code="unknown_branch", message="branch 1 is not known"))
+        unknown = Failed(program=gen.program, op=gen.op, var=gen.var, code="unknown_branch", message="branch 2 is not known")
+        server.send(unknown)
+        return Failed(program=gen.program, op=-1, code="unknown_branch", message="branch 2 is not known")
+
+    server.answer = answer
+    with pytest.raises(rs.OpSkippedError, match=r"fork at .*in too_wide failed \(invalid_value\): too many"):
+        too_wide.run(engine=engine)
+
+
+def test_threads_of_a_program_keep_its_ops_in_order(engine: Engine, server: FakeServer) -> None:
+    @rs.function
+    def threaded(s: rs.State) -> None:
+        branches = s.fork(8)
+
+        def work(b: rs.State) -> None:
+            for _ in range(50):
+                b += "x"
+                b.gen()
+
+        threads = [threading.Thread(target=work, args=(b,)) for b in branches]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        s.gen().settle()
+
+    threaded.run(engine=engine)
+    server.wait_for(Close)
+    ops = [message.op for message in server.messages if isinstance(message, Append | Gen | Fork)]
+    assert ops == list(range(802))
+    assert [gen.var for gen in server.of(Gen)] == list(range(401))
+
+
 def test_a_failure_nobody_read_is_raised_at_the_end(engine: Engine, server: FakeServer) -> None:
     @rs.function
     def careless(s: rs.State) -> str:
