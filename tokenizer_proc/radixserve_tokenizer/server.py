@@ -89,7 +89,7 @@ class Server:
         for identity, why in self._clients.retry():
             self._core.drop_client(identity, why)
         for identity, events in self._core.flush(self._clients.blocked):
-            lost = self._clients.send(identity, wire.encode(events))
+            lost = self._clients.send(identity, _encode(events))
             if lost:
                 self._core.drop_client(identity, lost)
 
@@ -131,3 +131,20 @@ class Server:
         outgoing = link.take_outgoing()
         if outgoing:
             self._runtime.send(runtime.encode(outgoing))
+
+
+def _encode(events: list[wire.Event]) -> bytes:
+    """One frame. An event that can't be encoded is a bug of ours: its reader is told so, and the others go out."""
+    try:
+        return wire.encode(events)
+    except Exception:
+        logger.exception("an event could not be encoded")
+    sound: list[wire.Event] = []
+    for event in events:
+        try:
+            wire.encode([event])
+        except Exception:
+            program, op, var = (getattr(event, name, -1) for name in ("program", "op", "var"))
+            event = wire.Failed(program=program, op=op, var=var, code="internal", message="the answer could not be encoded")
+        sound.append(event)
+    return wire.encode(sound)

@@ -255,7 +255,10 @@ class Core:
     def tick(self) -> None:
         """What happens as time passes; call it at least every 0.1 s, and when the compiler has something."""
         now = self._services.clock()
-        self._services.grammars.poll(now)
+        try:
+            self._services.grammars.poll(now)
+        except Exception:
+            logger.exception("the grammar compiler's answers could not be taken in")
         self.link.tick(now)
         away_since = self.link.down_since
         if away_since is not None and now - away_since > self._config.runtime_wait_s:
@@ -272,7 +275,10 @@ class Core:
             self.drop_client(identity, f"silent for {self._config.client_timeout_s:g} s")
 
     def _run(self) -> None:
-        self._executor.run()
+        try:
+            self._executor.run()
+        except Exception:  # ops are settled where they fail; what comes here is a bug in that, and the loop must go on
+            logger.exception("an op could not be settled")
 
 
 def _internal(message: wire.FromClient, error: Exception) -> wire.Event:

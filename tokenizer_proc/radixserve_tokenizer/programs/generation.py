@@ -53,18 +53,25 @@ class Generation:
     _ids: list[int] = field(default_factory=list[int])
     _logprobs: list[runtime.TokenLogprob] = field(default_factory=list["runtime.TokenLogprob"])
     _num_fed: int = 0
-    _num_bytes: int = 0
     _hold_bytes: int = 0
+    """What the runtime said last."""
+    _held_bytes: int = 0
+    """Of what has been decoded, how much is withheld."""
     _text: list[str] = field(default_factory=list[str])
     _delta_from: int = 0
     """Pieces of `_text` before this one are in deltas."""
     _delta_ids_from: int = 0
     _detokenizer: Detokenizer = field(init=False)
+    _eos_ids: frozenset[int] = field(init=False)
     _stop_ids: frozenset[int] = field(init=False)
+    _is_finished: bool = False
 
     def __post_init__(self) -> None:
-        eos = () if self.op.sampling.ignore_eos else self.tokenizer.eos_token_ids
-        self._stop_ids = frozenset((*self.sampling.stop_token_ids, *eos))
+        # A grammar that is complete ends with the end-of-sequence token even where that is to be ignored.
+        asked = self.op.sampling
+        eos = self.tokenizer.eos_token_ids if not asked.ignore_eos or self.op.constraint is not None else ()
+        self._eos_ids = frozenset(eos) - (frozenset(asked.stop_token_ids) if asked.ignore_eos else frozenset())
+        self._stop_ids = self._eos_ids | frozenset(asked.stop_token_ids)
         self._detokenizer = self._new_detokenizer()
 
     def reset(self) -> None:
@@ -72,32 +79,30 @@ class Generation:
         assert not self.is_exposed
         self.prompt_logprobs = ()
         self._ids, self._logprobs, self._text = [], [], []
-        self._num_fed = self._num_bytes = self._hold_bytes = self._delta_from = self._delta_ids_from = 0
+        self._num_fed = self._hold_bytes = self._held_bytes = self._delta_from = self._delta_ids_from = 0
         self._detokenizer = self._new_detokenizer()
 
     @property
     def partial(self) -> str:
-        """Text so far."""
+        """Text so far, without what is withheld."""
+        self._decode_ready()
         return "".join(self._text)
 
     def feed(self, tokens: runtime.Tokens) -> bool:
-        """Take tokens in; True if a delta has something to say."""
+        """Take tokens in; True if a delta may have something to say. They are decoded when it is taken, or at the end."""
         self._ids.extend(tokens.token_ids)
         self._logprobs.extend(tokens.logprobs)
-        if not self.op.stream:
-            return False
-        ready, hold_bytes = len(self._ids), tokens.hold_bytes
-        if ready and self._ids[-1] in self._stop_ids:
-            # A token that may end the generation is no part of it until another follows.
-            ready -= 1
-            hold_bytes = max(0, hold_bytes - self._num_token_bytes(self._ids[-1]))
-        self._hold_bytes = hold_bytes
-        self._decode(ready, hold_bytes)
-        return self._has_delta()
+        self._hold_bytes = tokens.hold_bytes
+        return self.op.stream
 
     def take_delta(self) -> wire.Delta | None:
-        """What no delta carries yet; None if that is nothing."""
-        if not self._has_delta():
+        """What no delta carries yet; None if that is nothing.
+
+        Take it only when all that the runtime said in one frame has been fed: a stop string that is complete is not held
+        back by `hold_bytes` any more, but by the `Finished` that follows.
+        """
+        self._decode_ready()
+        if self._delta_from == len(self._text) and self._num_released == self._delta_ids_from:
             return None
         text = "".join(self._text[self._delta_from :])
         self._delta_from = len(self._text)
@@ -120,11 +125,7 @@ class Generation:
         stop_reason: str | int | None = None
         cut_bytes = 0
         if finished.stop_token_id >= 0:
-            is_eos = finished.stop_token_id in self.tokenizer.eos_token_ids and not self.op.sampling.ignore_eos
-            stop_reason = None if is_eos else finished.stop_token_id
-            if self._ids and self._ids[-1] == finished.stop_token_id and (is_eos or not self.op.sampling.include_stop):
-                del self._ids[-1]
-                del self._logprobs[len(self._ids) :]
+            stop_reason = self._end_at(finished.stop_token_id)
         elif finished.stop:
             stop_reason = finished.stop.decode()
             cut_bytes = finished.cut_bytes - (len(finished.stop) if self.op.sampling.include_stop else 0)
@@ -132,7 +133,7 @@ class Generation:
         self._text.append(self._detokenizer.finish(cut_bytes))
         if cut_bytes > 0:
             self._cut(cut_bytes)
-        self._num_fed, self._hold_bytes = len(self._ids), 0
+        self._num_fed, self._held_bytes, self._is_finished = len(self._ids), 0, True
         return Output(
             text="".join(self._text),
             token_ids=tuple(self._ids),
@@ -141,6 +142,16 @@ class Generation:
             stop_reason=stop_reason,
         )
 
+    def _end_at(self, token_id: int) -> int | None:
+        """The last token ended it: the stop reason, after taking the token off where it is no part of the answer."""
+        if token_id not in self._stop_ids:
+            return None  # a grammar is complete with an ordinary token
+        is_eos = token_id in self._eos_ids
+        if self._ids and self._ids[-1] == token_id and (is_eos or not self.op.sampling.include_stop):
+            del self._ids[-1]
+            del self._logprobs[len(self._ids) :]
+        return None if is_eos else token_id
+
     # ---- text -----------------------------------------------------------------------------------------------------
 
     def _new_detokenizer(self) -> Detokenizer:
@@ -148,6 +159,16 @@ class Generation:
         tail = prompt_tail(self.tokenizer.vocabulary, log.ids_from(max(0, self.num_prompt_tokens - _PROMPT_TAIL_IDS)))
         shown = None if self.op.sampling.skip_special_tokens else special_text(self.tokenizer)
         return Detokenizer(self.tokenizer.vocabulary, prompt_tail=tail, special_text=shown)
+
+    def _decode_ready(self) -> None:
+        """Decode what has come in, but for a last token that may end the generation: it is no part of it until another follows."""
+        if self._is_finished:
+            return
+        ready, self._held_bytes = len(self._ids), self._hold_bytes
+        if ready and self._ids[-1] in self._stop_ids:
+            ready -= 1
+            self._held_bytes = max(0, self._hold_bytes - self._num_token_bytes(self._ids[-1]))
+        self._decode(ready, self._held_bytes)
 
     def _decode(self, until: int, hold_bytes: int) -> None:
         """Feed the detokenizer the ids before `until` that it has not had."""
@@ -160,7 +181,7 @@ class Generation:
     @property
     def _num_released(self) -> int:
         """How many ids are certain to stay: those whose bytes can't belong to a stop string any more."""
-        held, count = self._hold_bytes, self._num_fed
+        held, count = self._held_bytes, self._num_fed
         while held > 0 and count > self._delta_ids_from:
             count -= 1
             held -= self._num_token_bytes(self._ids[count])
@@ -169,9 +190,6 @@ class Generation:
     def _num_token_bytes(self, token_id: int) -> int:
         vocabulary = self.tokenizer.vocabulary
         return len(vocabulary[token_id]) if token_id < len(vocabulary) else 0
-
-    def _has_delta(self) -> bool:
-        return self._delta_from < len(self._text) or self._num_released > self._delta_ids_from
 
     def _cut(self, cut_bytes: int) -> None:
         total = sum(map(self._num_token_bytes, self._ids))

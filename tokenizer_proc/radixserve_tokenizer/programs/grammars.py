@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from radixserve_runtime.protocol import GrammarRef
-from radixserve_tokenizer.grammar import Compiled, CompileFailed
 from radixserve_tokenizer.programs.errors import OpError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from radixserve_tokenizer.protocol import Constraint
 
@@ -22,6 +21,40 @@ _MAX_CACHE_BYTES = 64 << 20
 Result: TypeAlias = "GrammarRef | OpError"
 
 
+class CompiledAnswer(Protocol):
+    """A grammar: `payload` is what the runtime loads, `key` names it."""
+
+    @property
+    def ticket(self) -> int:
+        """Of the order."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """Equal for equal grammars."""
+        ...
+
+    @property
+    def payload(self) -> bytes:
+        """The serialised form."""
+        ...
+
+
+@runtime_checkable
+class FailedAnswer(Protocol):
+    """Why there is no grammar."""
+
+    @property
+    def ticket(self) -> int:
+        """Of the order."""
+        ...
+
+    @property
+    def message(self) -> str:
+        """For the client."""
+        ...
+
+
 class Compiler(Protocol):
     """What compiles constraints beside this process's loop."""
 
@@ -29,7 +62,7 @@ class Compiler(Protocol):
         """Start; the answer comes out of `receive` later."""
         ...
 
-    def receive(self) -> list[Compiled | CompileFailed]:
+    def receive(self) -> Sequence[CompiledAnswer | FailedAnswer]:
         """Answers that are there; never waits."""
         ...
 
@@ -78,11 +111,11 @@ class GrammarDesk:
                 logger.error("the grammar compiler answered ticket %d, which nobody holds", answer.ticket)
                 continue
             result: Result
-            if isinstance(answer, Compiled):
+            if isinstance(answer, FailedAnswer):
+                result = OpError(answer.message, code="invalid_grammar", param="constraint")
+            else:
                 result = GrammarRef(key=answer.key, payload=answer.payload)
                 self._keep(key, result)
-            else:
-                result = OpError(answer.message, code="invalid_grammar", param="constraint")
             for then in list(self._waiting.pop(key, {}).values()):
                 then(result)
 

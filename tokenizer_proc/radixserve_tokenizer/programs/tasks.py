@@ -103,8 +103,11 @@ class Tasks:
         task.undo = None
         if isinstance(result, OpError):
             self._outcomes.fail(task.branch, task.op, result)
-        else:
+            return
+        try:
             self._generate(task, result)
+        except Exception as error:
+            self._outcomes.fail_unexpectedly(task.branch, task.op, error)
 
     def _generate(self, task: Generation, grammar: runtime.GrammarRef | None) -> None:
         services, branch = self._services, task.branch
