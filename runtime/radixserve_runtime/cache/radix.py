@@ -15,7 +15,7 @@ from radixserve_runtime.cache.eviction import EvictionKey, EvictionQueue, least_
 from radixserve_runtime.cache.node import Node, Root, TokenRun, common_prefix_length, token_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from radixserve_runtime.cache.pages import PagePool
 
@@ -303,40 +303,10 @@ class RadixCache:
     # ---- looking in ------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[Node]:
-        """All nodes but the roots. For tests and statistics: O(nodes)."""
+        """All nodes but the roots: O(nodes). For statistics and `cache.check`."""
         stack: list[Node] = list(self._roots.values())
         while stack:
             node = stack.pop()
             stack.extend(node.children.values())
             if node.parent is not None:
                 yield node
-
-    def check(self) -> None:
-        """Recount everything that is kept incrementally. For tests: O(nodes + pages)."""
-        self._pool.check()
-        nodes = list(self.nodes())
-        assert len(nodes) == self.num_nodes, "number of nodes is off"
-        for node in nodes:
-            _check_node(node, self._page_size)
-            assert node.queued or not node.is_evictable, "an evictable leaf isn't queued"
-        _check_references(nodes, self._pool)
-
-
-def _check_node(node: Node, page_size_tokens: int) -> None:
-    parent = node.parent
-    assert parent is not None
-    assert parent.children[node.tokens[0]] is node
-    assert node.start == parent.end, "a node doesn't begin where its parent ends"
-    assert len(node.tokens) > 0, "an empty node"
-    assert len(node.pages) == -(-node.end // page_size_tokens) - node.start // page_size_tokens
-    locked_children = sum(1 for child in node.children.values() if child.locks)
-    assert node.locks >= locked_children, "locks of children are missing"
-    assert not node.locks or parent.locks, "a locked node under an unlocked one"
-
-
-def _check_references(nodes: Iterable[Node], pool: PagePool) -> None:
-    references: dict[int, int] = {}
-    for node in nodes:
-        for page in node.pages:
-            references[page] = references.get(page, 0) + 1
-    assert all(pool.num_references(page) >= count for page, count in references.items()), "a node's reference is missing"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from radixserve_runtime.cache.check import check_cache
 from radixserve_runtime.cache.pages import OutOfPagesError, PagePool
 from radixserve_runtime.cache.radix import RadixCache, StaleMatchError
 
@@ -50,7 +51,7 @@ def test_two_first_comers_of_a_namespace_share_one_tree() -> None:
     assert cache.match(A, [1, 3]).num_tokens == 2
     for lock in locks:
         cache.unlock(lock)
-    cache.check()
+    check_cache(cache, pool)
 
 
 def test_the_least_recently_used_end_goes_first() -> None:
@@ -68,7 +69,7 @@ def test_the_least_recently_used_end_goes_first() -> None:
     assert cache.match(A, [9, 9]).num_tokens == 0
     assert cache.match(A, [1, 1, 2, 2]).num_tokens == 4
     assert cache.num_evicted_pages == 3
-    cache.check()
+    check_cache(cache, pool)
 
 
 def test_the_order_of_eviction_can_be_another() -> None:
@@ -120,7 +121,7 @@ def test_a_prompt_published_chunk_by_chunk_is_one_node() -> None:
     assert cache.match(A, tokens).pages == pages
     cache.unlock(lock)
     pool.release(pages)
-    cache.check()
+    check_cache(cache, pool)
 
 
 def test_what_was_computed_twice_is_kept_once() -> None:

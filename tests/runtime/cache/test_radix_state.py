@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from radixserve_runtime.cache.check import check_cache
 from radixserve_runtime.cache.pages import PagePool
 from radixserve_runtime.cache.radix import Lock, RadixCache
 
@@ -139,7 +140,7 @@ class RadixMachine(RuleBasedStateMachine):
     def accounts_balance(self) -> None:
         if not hasattr(self, "cache"):
             return
-        self.cache.check()
+        check_cache(self.cache, self.pool)
         held = {page for writer in self.writers for page in writer.pages}
         for node in self.cache.nodes():
             if node.locks:
@@ -167,7 +168,7 @@ class RadixMachine(RuleBasedStateMachine):
         if hasattr(self, "cache"):
             assert self.pool.num_locked == 0
             self.cache.reset()
-            self.cache.check()
+            check_cache(self.cache, self.pool)
             assert self.pool.num_free == NUM_PAGES
             assert self.cache.num_nodes == 0
 

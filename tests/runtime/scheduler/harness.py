@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+from radixserve_runtime.cache.check import check_cache
 from radixserve_runtime.cache.pages import PagePool
 from radixserve_runtime.cache.radix import RadixCache
 from radixserve_runtime.scheduler.config import SchedulerConfig
@@ -161,7 +162,7 @@ class Machine:
         assert self.scheduler.num_running == self.scheduler.num_waiting == 0
         assert self.pool.num_locked == 0
         assert self.pool.num_free + self.pool.num_cached == self.pool.num_pages
-        self.cache.check()
+        check_cache(self.cache, self.pool)
 
 
 def expected_output(prompt: list[int], count: int, namespace: Any = ()) -> list[int]:

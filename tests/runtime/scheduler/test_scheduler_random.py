@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radixserve_runtime.cache.check import check_cache
 from tests.runtime.scheduler.harness import Machine, expected_output
 
 PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=20)
@@ -83,8 +84,7 @@ def test_all_end_with_the_right_output(
             cut(machine, sequences[cuts[number][0]], cuts[number][1])
         if machine.step() is None:
             machine.now_s += 0.01
-        machine.pool.check()
-        machine.cache.check()
+        check_cache(machine.cache, machine.pool)
         number += 1
         assert number < 20_000, "not done"
     machine.check_idle()
@@ -104,6 +104,6 @@ def test_all_end_with_the_right_output(
 
 def cut(machine: Machine, sequence: Any, count: int) -> None:
     """Roll a sequence back by some output tokens; it draws the same again."""
-    if sequence not in machine.scheduler._tracked:
+    if sequence not in machine.scheduler._state.tracked:
         return
     machine.scheduler.truncate(sequence, max(sequence.num_prompt_tokens, sequence.num_tokens - count))

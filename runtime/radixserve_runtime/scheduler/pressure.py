@@ -1,0 +1,93 @@
+"""Finding pages: evict, preempt, and learn from preemption to let sequences in later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from radixserve_runtime.scheduler.sequence import Sequence, Status
+
+if TYPE_CHECKING:
+    from radixserve_runtime.cache.pages import PagePool
+    from radixserve_runtime.cache.radix import RadixCache
+    from radixserve_runtime.scheduler.kv import SequencePages
+    from radixserve_runtime.scheduler.state import SchedulerState, Step
+
+#: Steps without preemption after which admission halves the output that it keeps pages back for.
+CALM_STEPS = 256
+
+
+class Pressure:
+    """Gives pages to sequences that join a step."""
+
+    def __init__(
+        self, state: SchedulerState, cache: RadixCache, pool: PagePool, pages: SequencePages, growth_tokens: int
+    ) -> None:
+        self._state = state
+        self._cache = cache
+        self._pool = pool
+        self._pages = pages
+        self._least_growth_tokens = self._growth_tokens = growth_tokens
+        self._calm_steps = 0
+
+    def plan(self, step: Step, sequence: Sequence, count: int) -> None:
+        """The next `count` tokens of a sequence join the step. There is room for them, if need be by evicting."""
+        end = sequence.num_computed + count
+        self._cache.evict(self._pages.missing(sequence, end) - self._pool.num_free)
+        self._pages.grow(sequence, end, step.copies)
+        step.add(sequence, count)
+
+    def make_room(self, step: Step, sequence: Sequence, end: int) -> bool:
+        """See that pages for a sequence up to `end` are free or can be evicted, preempting less entitled ones that have no chunk.
+
+        A sequence that has the pool for itself always succeeds: `add` refused those that are larger.
+        """
+        while not self._has_room(sequence, end):
+            victim = self._victim(step, sequence)
+            if victim is None:
+                break
+            self.preempt(step, victim)
+        if not self._has_room(sequence, end):
+            # Its path in the tree may lock pages beside its own (where a page was copied, or computed twice).
+            self._pages.unpin(sequence)
+        if not self._has_room(sequence, end):
+            self._cache.reset()  # a page that it shared with the tree alone needs no copy any more
+        return self._has_room(sequence, end)
+
+    def _has_room(self, sequence: Sequence, end: int) -> bool:
+        return self._pages.missing(sequence, end) <= self._pool.num_available
+
+    def _victim(self, step: Step, sequence: Sequence) -> Sequence | None:
+        """The least entitled running sequence without a chunk, if it is less entitled than `sequence`."""
+        for victim in reversed(step.running):
+            if victim is sequence:
+                break
+            if victim in self._state.running and victim not in step.planned:
+                return victim
+        return None
+
+    def preempt(self, step: Step, sequence: Sequence) -> None:
+        """Back to the front of its lane. What it has computed stays in the tree, evictable."""
+        tracked = self._state.tracked[sequence]
+        del self._state.running[sequence]
+        self._pages.detach(sequence, tracked.tokens)
+        sequence.status = Status.WAITING
+        sequence.num_preemptions += 1
+        self._state.waiting.push_front(sequence, tracked.since_s)
+        self._state.counters.num_preemptions += 1
+        step.preempted.append(sequence)
+
+    def demand(self, sequence: Sequence, num_pages: int) -> int:
+        """Pages that a sequence with `num_pages` pages is expected to take: for what it has to compute, and some output."""
+        left = max(0, sequence.max_tokens - sequence.num_output_tokens - 1)
+        return self._pool.pages_for(sequence.num_tokens + min(left, self._growth_tokens)) - num_pages
+
+    def adapt(self, preempted: bool) -> None:
+        """Whoever is let in too early is preempted and computed again. After that admission keeps more pages back, for a while."""
+        if preempted:
+            self._growth_tokens = min(2 * self._growth_tokens, self._pool.num_pages * self._pool.page_size_tokens)
+            self._calm_steps = 0
+            return
+        self._calm_steps += 1
+        if self._calm_steps >= CALM_STEPS:
+            self._growth_tokens = max(self._growth_tokens // 2, self._least_growth_tokens)
+            self._calm_steps = 0
