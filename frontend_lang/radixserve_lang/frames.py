@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from radixserve_tokenizer.protocol import MAX_FRAME_BYTES, encode
+from radixserve_tokenizer.protocol import MAX_FRAME_BYTES, MalformedFrameError, decode_from_client, encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,18 +17,23 @@ MAX_MESSAGE_BYTES = MAX_FRAME_BYTES - HEADER_BYTES
 
 
 def encode_message(message: FromClient) -> bytes:
-    """One message as msgpack; raises ValueError when it can't be sent (lone surrogates, a number beyond 64 bits, too long)."""
+    """One message as msgpack; raises ValueError when it can't be sent: a value of the wrong type, lone surrogates, too long.
+
+    It is decoded again, because a server can't tell whose message a malformed one was, and would end every program of
+    the connection.
+    """
     kind = type(message).__name__
     try:
         # A frame of one message is the array header 0x91 and then the message.
-        data = encode([message])[1:]
-    except (UnicodeEncodeError, OverflowError, TypeError) as error:
+        frame = encode([message])
+        if len(frame) - 1 <= MAX_MESSAGE_BYTES:
+            decode_from_client(frame)
+            return frame[1:]
+    except (UnicodeEncodeError, OverflowError, TypeError, MalformedFrameError) as error:
         raise ValueError(f"this {kind} can't be sent: {error}") from error
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise ValueError(
-            f"this {kind} has {len(data)} bytes, more than the {MAX_MESSAGE_BYTES} of a frame; append the text in smaller parts"
-        )
-    return data
+    raise ValueError(
+        f"this {kind} has {len(frame)} bytes, more than the {MAX_MESSAGE_BYTES} of a frame; append the text in smaller parts"
+    )
 
 
 def join_frame(messages: Sequence[bytes]) -> bytes:

@@ -223,7 +223,7 @@ class Session:
             event.code,
             message,
             status=event.status,
-            param=event.param,
+            param=event.param if cause is None else "",
             partial=event.partial,
             retryable=event.retryable,
         )

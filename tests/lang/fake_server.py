@@ -85,6 +85,7 @@ class FakeServer:
         self.frames: list[list[FromClient]] = []
         self.num_deltas = 0
         self.silent = False
+        self.paused = False
         self.refuse_hello = ""
         self.on_open: Callable[[Open], Event] = lambda message: Admitted(program=message.program)
         self.on_query: Callable[[Query], Event] = lambda message: Reply(
@@ -149,6 +150,7 @@ class FakeServer:
     def _run(self) -> None:
         context: zmq.Context[Any] = zmq.Context()
         self._socket = context.socket(zmq.ROUTER)
+        self._socket.set(zmq.RCVHWM, 10)
         self._socket.set(zmq.LINGER, 0)
         self._socket.bind(self.url)
         self._last = b""
@@ -156,7 +158,9 @@ class FakeServer:
         while not self._stop.is_set():
             while not self._work.empty():
                 self._work.get()()
-            if self._socket.poll(2):
+            if self.paused:
+                time.sleep(0.002)
+            elif self._socket.poll(2):
                 identity, frame = self._socket.recv_multipart()
                 self._last = identity
                 messages = decode_from_client(frame)

@@ -8,7 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -104,8 +104,18 @@ def test_a_stretch_larger_than_a_frame_is_split_in_order(client: Client, server:
     assert len(server.op_frames()) >= 3
 
 
-@pytest.mark.parametrize("text", ["\ud800", "z" * MAX_FRAME_BYTES])
-def test_what_cannot_be_sent_is_an_error_at_the_call(client: Client, server: FakeServer, text: str) -> None:
+def test_a_server_that_does_not_read_loses_nothing(client: Client, server: FakeServer) -> None:
+    _ = client.welcome
+    server.paused = True
+    channel = client.open(lambda event: None)
+    for op in range(6000):
+        channel.send(append(channel.program, op, "x" * 300), flush=True)
+    server.paused = False
+    assert [message.op for message in server.wait_for(Append, 6000, timeout_s=30)] == list(range(6000))
+
+
+@pytest.mark.parametrize("text", ["\ud800", "z" * MAX_FRAME_BYTES, 3, None])
+def test_what_cannot_be_sent_is_an_error_at_the_call(client: Client, server: FakeServer, text: Any) -> None:
     channel = client.open(lambda event: None)
     with pytest.raises(ValueError, match="this Append"):
         channel.send(append(channel.program, 0), append(channel.program, 1, text))

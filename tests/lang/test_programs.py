@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -272,8 +275,11 @@ def test_wrong_arguments_of_gen(engine: Engine) -> None:
         ({"temprature": 1}, "unknown arguments: temprature"),
         ({"regex": "a", "json": int}, "one of json, regex and grammar"),
         ({"json": object()}, "can't be generated"),
+        ({"temperature": "hot"}, r"Gen can't be sent: Expected `float`, got `str`.*temperature"),
+        ({"seed": 2**70}, "Gen can't be sent"),
+        ({"stop": [3]}, r"Gen can't be sent.*stop"),
     ]:
-        with pytest.raises(TypeError, match=words):
+        with pytest.raises((TypeError, ValueError), match=words):
             wrong.run(arguments, engine=engine)
 
 
@@ -581,6 +587,26 @@ def test_what_is_no_program() -> None:
         @rs.function
         def yields(s: rs.State) -> Any:
             yield 1
+
+
+def test_ctrl_c_ends_a_read_and_the_program(server: FakeServer, url: str) -> None:
+    code = f"""
+import radixserve_lang as rs
+@rs.function
+def stuck(s: rs.State) -> str:
+    return s.gen().value
+with rs.connect({url!r}) as e:
+    try:
+        stuck.run(engine=e)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+    server.answer = lambda gen: None
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    server.wait_for(Gen, timeout_s=60)
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=60)[0].strip() == "interrupted"
+    server.wait_for(Close)
 
 
 # ---- programs in programs, traces ----------------------------------------------------------------------------------
