@@ -30,7 +30,7 @@ class ServeConfig:
     host: str = _flag("127.0.0.1", "Address to listen on. Anyone who reaches it can use the engine.")
     port: int = _flag(8000, "Port to listen on; 0 takes a free one.")
     dtype: Literal["bfloat16", "float32"] = _flag("bfloat16", "Type of weights, activations and KV.")
-    backend: Literal["auto", "reference", "cpu", "flashinfer"] = _flag("auto", "Kernel backend.")
+    backend: Literal["auto", "reference", "torch", "cpu", "flashinfer"] = _flag("auto", "Kernel backend.")
     device: str = _flag("cpu", "Device of the model: cpu or cuda.")
     kv_tokens: int = _flag(65_536, "Tokens that the KV pool holds.")
     page_size: int = _flag(16, "Tokens in a KV page.")

@@ -38,7 +38,7 @@ def main() -> int:
 
 def _serve(config: RuntimeConfig, stop: threading.Event) -> int:
     import torch
-    from radixserve_kernels.registry import BackendError
+    from radixserve_kernels.registry import BackendUnavailableError
 
     from radixserve_runtime.engine.build import build_core
     from radixserve_runtime.engine.loop import run_loop
@@ -48,7 +48,7 @@ def _serve(config: RuntimeConfig, stop: threading.Event) -> int:
     torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
     try:
         core = build_core(config)
-    except (ModelError, BackendError) as error:
+    except (ModelError, BackendUnavailableError) as error:
         logger.error("%s", error)
         return EXIT_BAD_SETTINGS
     transport = Transport(config.socket, stats=core.stats, heartbeat_s=config.heartbeat_s, peer_timeout_s=config.peer_timeout_s)

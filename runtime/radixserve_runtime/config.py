@@ -15,7 +15,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     socket: str
     """ZMQ address to bind, `ipc://...`."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    backend: Literal["auto", "reference", "cpu", "flashinfer"] = "auto"
+    backend: Literal["auto", "reference", "torch", "cpu", "flashinfer"] = "auto"
     device: str = "cpu"
     kv_tokens: int = 65_536
     """Tokens that the KV pool holds."""
