@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from radixserve_kernels.reference import ReferenceBackend
+from radixserve_kernels.registry import BackendUnavailableError, load_backend
 from radixserve_runtime.model.config import BrokenCheckpointError, UnsupportedArchitectureError, read_config
 from radixserve_runtime.model.decoder import Decoder, attention_spec, load_model
 from tests.support.run_decoder import Runner
@@ -69,6 +70,21 @@ def test_logits_are_those_of_transformers(tmp_path: Path, arch: str, overrides: 
     logits = Runner(load(folder)).step([(0, TOKENS)], all_logits=True)
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("arch", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_every_backend_gives_the_same_logits(tmp_path: Path, arch: str, backend: str) -> None:
+    """A prompt beside a chunk that goes on: also shows that a backend takes the strided views that the decoder hands it."""
+    folder = write_tiny_checkpoint(tmp_path, arch, sliding_window=11 if arch == "mistral" else None)  # type: ignore[arg-type]
+    try:
+        loaded = load_backend(backend, attention_spec(read_config(folder)))
+    except BackendUnavailableError as error:
+        pytest.skip(str(error))
+    steps = [[(0, TOKENS[:40])], [(0, TOKENS[40:]), (1, TOKENS)], [(1, [9]), (0, [8])]]
+    expected, ours = Runner(load(folder)), Runner(load_model(folder, "float32", loaded))
+    for step in steps:
+        torch.testing.assert_close(ours.step(step, all_logits=True), expected.step(step, all_logits=True), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("arch", ["llama", "mistral", "qwen2", "qwen3"])

@@ -53,5 +53,5 @@ def test_weights_are_those_of_transformers(smollm2_path: Path) -> None:
 
 @pytest.mark.slow
 def test_fidelity(smollm2_path: Path) -> None:
-    prompts = encode(smollm2_path, TEXTS[1:5])
-    assert misses(compare(smollm2_path, prompts, num_tokens=12, backend="reference"), num_tokens=12) == []
+    prompts = encode(smollm2_path, TEXTS[1:4])
+    assert misses(compare(smollm2_path, prompts, num_tokens=8, backend="auto"), num_tokens=8) == []
