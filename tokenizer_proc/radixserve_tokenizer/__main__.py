@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from radixserve_tokenizer.config import TokenizerConfig
-from radixserve_tokenizer.grammar import GrammarService
+from radixserve_tokenizer.grammar.service import GrammarService
 from radixserve_tokenizer.programs.transcript import TextModel
 from radixserve_tokenizer.server import Server
 from radixserve_tokenizer.text.errors import TemplateError, TokenizerLoadError
@@ -32,12 +32,12 @@ _PR_SET_PDEATHSIG = 1
 def main() -> int:
     """Serve; returns the exit status."""
     _die_with_parent()
-    level = os.environ.get("RADIXSERVE_LOG_LEVEL", "INFO").upper()
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname).1s tokenizer: %(message)s")
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname).1s tokenizer: %(message)s")
     try:
         config = msgspec.json.decode(sys.stdin.buffer.read(), type=TokenizerConfig)
+        logging.getLogger().setLevel(config.log_level.upper())
         text = _load(config)
-    except (msgspec.MsgspecError, TokenizerLoadError) as error:
+    except (ValueError, TokenizerLoadError) as error:
         logger.error("%s", error)
         return _EXIT_BAD_SETTINGS
     compiler = GrammarService(

@@ -106,7 +106,7 @@ class Open(Message, tag="open"):
     priority: Priority = "standard"
     cache_salt: str = ""
     credits: int = 64
-    """How many `Delta` events may be sent before a `Credit`; beyond that deltas coalesce, nothing is lost."""
+    """How many `Delta` events may be sent before a `Credit`; beyond that deltas coalesce, nothing is lost: what no delta carried is in `Done`."""
 
 
 class Append(Message, tag="append"):
@@ -330,7 +330,7 @@ class Refused(Message, tag="refused"):
 
 
 class Delta(Message, tag="delta"):
-    """New output of a streamed `Gen`; the deltas' texts, joined, are the value. May hold several tokens, or none (text withheld)."""
+    """New output of a streamed `Gen`; the deltas' texts, joined, are the value (without credits, the beginning of it). May hold several tokens, or none (text withheld)."""
 
     program: int
     op: int

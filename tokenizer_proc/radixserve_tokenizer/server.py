@@ -32,6 +32,7 @@ class Server:
         self._core = Core(config, text, compiler, clock=time.monotonic)
         self._clients = ClientSocket(self._context, config.socket)
         self._runtime = RuntimeSocket(self._context, config.runtime_socket)
+        self._compiler_fd = compiler_fd
         self._hello_frame = b""
         self._is_stopping = False
         self._poller = zmq.Poller()
@@ -56,13 +57,13 @@ class Server:
             self._context.term()
 
     def _turn(self) -> None:
-        self._poller.poll(self._patience_ms())
+        ready = dict(self._poller.poll(self._patience_ms()))
         if self._runtime.is_disconnected():
             self._reconnect()
         self._take_from_runtime()
         for identity, frame in self._clients.receive():
             self._take_from_client(identity, frame)
-        self._core.tick()
+        self._core.tick(compiler_has_answers=self._compiler_fd in ready)
         self._send_to_runtime()
         self._send_to_clients()
 
@@ -92,6 +93,9 @@ class Server:
             lost = self._clients.send(identity, _encode(events))
             if lost:
                 self._core.drop_client(identity, lost)
+        for identity in self._clients.blocked:
+            if not self._core.knows(identity):
+                self._clients.forget(identity)
 
     # ---- the runtime ----------------------------------------------------------------------------------------------
 

@@ -87,6 +87,9 @@ class FakeCompiler:
         else:
             self.answers.append(Compiled(ticket, f"key-{constraint.source}", b"payload " + constraint.source.encode()))
 
+    def cancel(self, ticket: int) -> None:
+        self.answers = [answer for answer in self.answers if answer.ticket != ticket]
+
     def receive(self) -> list[Compiled | CompileFailed]:
         if self.hold:
             return []

@@ -335,6 +335,7 @@ def test_without_credits_deltas_coalesce_and_nothing_is_lost() -> None:
     assert [delta.text for delta in world.of(wire.Delta)] == ["a", "b"]
     world.send(wire.Credit(program=1, amount=1))
     assert [delta.text for delta in world.of(wire.Delta)] == ["a", "b", "cdef"]
+    world.send(wire.Credit(program=1, amount=1))
     world.core.on_runtime(rt.Tokens(request_id=request_id, token_ids=encode("g")))
     usage = rt.Usage(prompt_tokens=1, cached_tokens=0, output_tokens=7)
     world.core.on_runtime(rt.Finished(request_id=request_id, reason="length", usage=usage))
@@ -342,6 +343,13 @@ def test_without_credits_deltas_coalesce_and_nothing_is_lost() -> None:
     done = world.one(wire.Done)
     assert done.value == "abcdefg"
     check_deltas(world, done)
+
+
+def test_without_any_credit_everything_comes_with_done() -> None:
+    world = generated(says("AB", "C"), credits=0)
+    assert not world.of(wire.Delta)
+    done = world.one(wire.Done)
+    assert (done.value, done.token_ids) == ("ABC", (*encode("AB"), *encode("C")))
 
 
 def test_a_blocked_client_gets_one_delta_afterwards() -> None:

@@ -26,7 +26,7 @@ class Client:
     """It said hello before the model was there."""
     programs: dict[int, Program] = field(default_factory=dict[int, "Program"])
     streaming: dict[Program, None] = field(default_factory=dict["Program", None])
-    """Programs with output that no `Delta` carries yet."""
+    """Programs with output that no `Delta` carries yet, and with credits for it."""
     events: list[Event] = field(default_factory=list[Any])
     _refused: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
 

@@ -95,6 +95,10 @@ class Core:
             self._outcomes.end(program)
         self._run()
 
+    def knows(self, identity: bytes) -> bool:
+        """Whether this client is connected."""
+        return identity in self._clients
+
     def goodbye(self, message: str) -> None:
         """Tell every client that this process ends."""
         for client in self._clients.values():
@@ -113,10 +117,9 @@ class Core:
 
     @staticmethod
     def _collect_deltas(client: Client) -> None:
-        for program in list(client.streaming):
+        for program in client.streaming:
             program.collect_deltas(client.events)
-            if not program.streams:
-                del client.streaming[program]
+        client.streaming.clear()
 
     def _client(self, identity: bytes) -> Client:
         client = self._clients.get(identity)
@@ -252,11 +255,11 @@ class Core:
 
     # ---- time -----------------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
+    def tick(self, *, compiler_has_answers: bool = True) -> None:
         """What happens as time passes; call it at least every 0.1 s, and when the compiler has something."""
         now = self._services.clock()
         try:
-            self._services.grammars.poll(now)
+            self._services.grammars.poll(now, has_answers=compiler_has_answers)
         except Exception:
             logger.exception("the grammar compiler's answers could not be taken in")
         self.link.tick(now)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_CACHE_BYTES = 64 << 20
+_TICK_S = 0.1
 
 Result: TypeAlias = "GrammarRef | OpError"
 
@@ -62,6 +63,10 @@ class Compiler(Protocol):
         """Start; the answer comes out of `receive` later."""
         ...
 
+    def cancel(self, ticket: int) -> None:
+        """Nobody wants this answer any more."""
+        ...
+
     def receive(self) -> Sequence[CompiledAnswer | FailedAnswer]:
         """Answers that are there; never waits."""
         ...
@@ -81,6 +86,7 @@ class GrammarDesk:
         self._tickets: dict[int, tuple[str, str]] = {}
         self._waiting: dict[tuple[str, str], dict[object, Callable[[Result], None]]] = {}
         self._next_ticket = 0
+        self._next_tick = 0.0
 
     def order(self, constraint: Constraint, who: object, then: Callable[[Result], None]) -> GrammarRef | None:
         """The grammar if it is there already; else None, and `then` is called once with the result."""
@@ -99,12 +105,26 @@ class GrammarDesk:
         return None
 
     def cancel(self, constraint: Constraint, who: object) -> None:
-        """`who` does not want it any more."""
-        self._waiting.get((constraint.kind, constraint.source), {}).pop(who, None)
+        """`who` does not want it any more; what nobody wants is not compiled."""
+        key = (constraint.kind, constraint.source)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return
+        waiting.pop(who, None)
+        if not waiting:
+            del self._waiting[key]
+            for ticket in [ticket for ticket, wanted in self._tickets.items() if wanted == key]:
+                del self._tickets[ticket]
+                self._compiler.cancel(ticket)
 
-    def poll(self, now: float) -> None:
-        """Take the compiler's answers in and call back."""
-        self._compiler.tick(now)
+    def poll(self, now: float, *, has_answers: bool) -> None:
+        """Take the compiler's answers in and call back; keep its time limits now and then."""
+        if now >= self._next_tick:
+            self._next_tick = now + _TICK_S
+            self._compiler.tick(now)
+            has_answers = True
+        if not has_answers:
+            return
         for answer in self._compiler.receive():
             key = self._tickets.pop(answer.ticket, None)
             if key is None:

@@ -9,7 +9,7 @@ from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.programs.branch import Branch, ValueOp
 from radixserve_tokenizer.programs.errors import OpError
 from radixserve_tokenizer.programs.log import TokenLog
-from radixserve_tokenizer.programs.program import Program, Variable
+from radixserve_tokenizer.programs.program import MAX_CREDITS, Program, Variable
 from radixserve_tokenizer.programs.seeds import random_seed
 from radixserve_tokenizer.programs.transcript import Transcript
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _MAX_BRANCHES = 16_384
 _MAX_PENDING_OPS = 65_536
-_MAX_CREDITS = 1 << 31
 
 
 class Intake:
@@ -74,7 +73,7 @@ class Intake:
             number=number,
             seed=random_seed() if message.seed is None else message.seed,
             owner=Owner(program=self._services.next_id(), cache_salt=message.cache_salt, priority=message.priority),
-            credits=min(message.credits, _MAX_CREDITS),
+            credits=min(message.credits, MAX_CREDITS),
         )
         root = self._branch(program, message.branch, ())
         root.born = True
@@ -93,7 +92,7 @@ class Intake:
                 self._outcomes.end(program)
             case wire.Credit():
                 if message.amount > 0:
-                    program.credits = min(program.credits + message.amount, _MAX_CREDITS)
+                    program.grant(message.amount)
                 else:
                     self._fail(program.client, message.program, -1, OpError("credit amount must be above 0", param="amount"))
             case wire.Cancel() | wire.Drop():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.programs.branch import Branch, Poison, ValueOp
 from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.programs.generation import Generation
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.programs.program import Program, Variable
@@ -93,8 +94,8 @@ class Outcomes:
 
     def cancel(self, branch: Branch, error: OpError = CANCELLED) -> None:
         """End everything that the branch does or waits to do; the branch is as it was before the first of it."""
-        ops = [branch.task.op] if branch.task is not None else []
-        ops.extend(branch.queue)  # type: ignore[arg-type]
+        ops: list[wire.Op] = [branch.task.op] if branch.task is not None else []
+        ops.extend(branch.queue)
         branch.queue.clear()
         if not ops:
             return
@@ -146,7 +147,8 @@ class Outcomes:
     def release(self, task: Task) -> None:
         """The branch is not busy with `task` any more; whoever works on it stops."""
         task.branch.task = None
-        task.branch.program.streams.pop(task, None)  # type: ignore[arg-type]
+        if isinstance(task, Generation):
+            task.branch.program.streams.pop(task, None)
         if task.undo is not None:
             task.undo()
             task.undo = None

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.programs.generation import Generation
     from radixserve_tokenizer.protocol import Event
 
+MAX_CREDITS = 1 << 31
+
 
 @dataclass(slots=True)
 class Variable:
@@ -44,6 +46,18 @@ class Program:
     """Generations with output that no `Delta` carries yet, in the order in which they got it."""
     last_op: int = -1
     num_pending_ops: int = 0
+
+    def note_output(self, generation: Generation) -> None:
+        """A streamed generation has got more output."""
+        self.streams[generation] = None
+        if self.credits > 0:
+            self.client.streaming[self] = None
+
+    def grant(self, amount: int) -> None:
+        """The client can take more deltas."""
+        self.credits = min(self.credits + amount, MAX_CREDITS)
+        if self.streams:
+            self.client.streaming[self] = None
 
     def collect_deltas(self, events: list[Event]) -> None:
         """Move output into deltas, one a generation, as far as the credits reach; the rest goes on coalescing."""

@@ -194,9 +194,7 @@ class Tasks:
             return
         self._outcomes.dequeue(task, first_token=True)
         if task.feed(event):
-            program = task.branch.program
-            program.streams[task] = None
-            program.client.streaming[program] = None
+            task.branch.program.note_output(task)
 
     def on_prompt_logprobs(self, event: runtime.PromptLogprobs) -> None:
         """The prompt's log-probabilities."""
@@ -214,10 +212,9 @@ class Tasks:
         branch, program, tokenizer = task.branch, task.branch.program, self._services.text.tokenizer
         output = task.finish(event)
         prompt_ids = branch.log.ids_from(0) if task.op.sampling.prompt_logprobs >= 0 else ()
-        if task.op.stream:
+        if task.op.stream and program.credits > 0:  # without credits the rest comes with `Done` alone
             delta = task.take_delta()
             if delta is not None:
-                # The last delta goes out whatever the credits: at most one beyond them for each generation.
                 program.credits -= 1
                 program.client.events.append(delta)
         branch.log.append(output.token_ids)
