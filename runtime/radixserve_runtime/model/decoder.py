@@ -53,11 +53,16 @@ class Decoder:
         self.backend = backend
         self.dtype = dtype
         self.device = torch.device(device)
+        # What every layer of every step asks for.
+        self._split = (config.num_q_heads, config.num_kv_heads, config.num_kv_heads)
+        self._num_heads = sum(self._split)
+        self._head_dim, self._q_size, self._eps = config.head_dim, config.q_size, config.rms_eps
         self._embedding = weights.embedding.to(self.device, dtype)
         self._final_norm = weights.final_norm.to(self.device, dtype)
         head = self._embedding if weights.lm_head is None else weights.lm_head.to(self.device, dtype)
         self._lm_head = backend.pack_linear(head, None)
         weights.lm_head = None
+        del head
         self._cos_sin = cos_sin_table(config, weights.rope_factors).to(self.device)
         self._layers: list[_Layer] = []
         weights.layers.reverse()
@@ -94,7 +99,7 @@ class Decoder:
         token_ids [T] int64 are the batch's tokens; logit_rows [R] int64 are rows of them, R may be 0. Tokens whose logits
         nobody wants leave the last layer once their KV is written.
         """
-        backend, layers, eps = self.backend, self._layers, self.config.rms_eps
+        backend, layers, eps = self.backend, self._layers, self._eps
         backend.prepare(batch)
         positions = batch.positions.to(self.device)
         rows = logit_rows.to(self.device)
@@ -104,7 +109,7 @@ class Decoder:
         for i, layer in enumerate(layers):
             attended = self._attend(i, layer, x, positions)
             if i == last:
-                if not len(rows):
+                if not rows.shape[0]:
                     return torch.empty((0, self.config.vocab_size), dtype=torch.float32, device=self.device)
                 attended, residual = attended.index_select(0, rows), residual.index_select(0, rows)
             x, residual = backend.add_rms_norm(layer.o(attended), residual, layer.mlp_norm, eps)
@@ -115,15 +120,14 @@ class Decoder:
 
     def _attend(self, i: int, layer: _Layer, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """x [T, hidden] to [T, q_size]: projections, rotary embedding and attention of layer i."""
-        config, backend = self.config, self.backend
-        heads = layer.qkv(x).view(len(x), -1, config.head_dim)
-        num_q, num_kv = config.num_q_heads, config.num_kv_heads
-        q, k, v = heads.split_with_sizes((num_q, num_kv, num_kv), dim=1)
+        backend, num_tokens = self.backend, x.shape[0]
+        heads = layer.qkv(x).view(num_tokens, self._num_heads, self._head_dim)
+        q, k, v = heads.split_with_sizes(self._split, dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q = backend.rms_norm(q, layer.q_norm, config.rms_eps)
-            k = backend.rms_norm(k, layer.k_norm, config.rms_eps)
+            q = backend.rms_norm(q, layer.q_norm, self._eps)
+            k = backend.rms_norm(k, layer.k_norm, self._eps)
         backend.rotary(q, k, self._cos_sin, positions)
-        return backend.attend(i, q, k, v).reshape(len(x), config.q_size)
+        return backend.attend(i, q, k, v).reshape(num_tokens, self._q_size)
 
 
 def attention_spec(config: ModelConfig) -> AttentionSpec:
