@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from radixserve.config import ServeConfig, check_value
 from radixserve.launcher.supervisor import EngineStartError, Supervisor
 from radixserve_lang.client import Client
-from radixserve_lang.errors import ConnectionFailedError, QueryFailedError
+from radixserve_lang.errors import QueryFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,25 +70,28 @@ class Engine:
 
     def _connect(self, deadline: float) -> Client:
         """A client, once the model answers."""
+        client = Client(self.url, name="engine")
+        try:
+            while self._health(client, deadline) == "loading":
+                time.sleep(0.02)
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def _health(self, client: Client, deadline: float) -> str:
+        """What the engine says of itself; waits for it, and raises `EngineStartError` when it can't come any more."""
+        answer = client.query("health")
         while True:
             self.supervisor.check()
             if time.monotonic() > deadline:
                 raise EngineStartError("the engine did not become ready in time; raise start_timeout_s, or see the log above")
-            client: Client | None = None
             try:
-                client = Client(self.url, name="engine", connect_timeout_s=2.0)
-                _ = client.welcome
-                while client.query("health").result(timeout=5.0).get("status") == "loading":
-                    self.supervisor.check()
-                    if time.monotonic() > deadline:
-                        break
-                    time.sleep(0.02)
-                else:
-                    return client
-            except (ConnectionFailedError, QueryFailedError, TimeoutError):
-                pass
-            if client is not None:
-                client.close()
+                return str(answer.result(timeout=0.1)["status"])
+            except TimeoutError:
+                continue
+            except QueryFailedError:
+                answer = client.query("health")
 
     def close(self) -> None:
         """End the client and the processes. Safe to call twice."""

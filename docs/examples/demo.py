@@ -22,6 +22,9 @@ SYSTEM = rs.system(
 )
 
 
+CITIES = (" Paris", " Lyon", " Marseille", " Nice")
+
+
 class Verdict(BaseModel):
     """What the program returns."""
 
@@ -39,16 +42,20 @@ class Result(BaseModel):
 
 @rs.function
 def capital(s: rs.State, country: str, n: int = 8) -> Result:
-    """Ask n branches for the capital, take the majority, and have it written as JSON."""
-    s += (SYSTEM, rs.user(f"Which city is the capital of {country}? Answer with the name of the city only."))
+    """Let n branches think and choose a city, take the majority, and have it written as JSON."""
+    s += (SYSTEM, rs.user(f"Which city is the capital of {country}? Think about it in one sentence, then name the city."))
     votes: Counter[str] = Counter()
     with s.fork(n) as branches:
-        drafts = [b.gen(max_tokens=12, temperature=0.9, regex=r"[A-Z][a-z]{2,15}( [A-Z][a-z]{2,15})?") for b in branches]
-        for draft in rs.as_completed(drafts):
-            votes[draft.value] += 1
+        choices: list[rs.Var[str]] = []
+        for branch in branches:
+            branch.gen(max_tokens=24, temperature=0.8, stop="\n")
+            branch += f" So the capital of {country} is the city of"
+            choices.append(branch.select(CITIES, method="sum"))
+        for choice in rs.as_completed(choices):
+            votes[choice.value.strip()] += 1
     winner = votes.most_common(1)[0][0]
-    s += rs.assistant(winner)
-    s += rs.user("Now write what you know about this capital as one JSON object with the keys city, country and continent.")
+    s += rs.assistant(f"The capital of {country} is {winner}.")
+    s += rs.user("Write this as one JSON object with the keys city, country and continent.")
     return Result(verdict=s.gen(json=Verdict, max_tokens=96, temperature=0.0).value, votes=dict(votes.most_common()))
 
 
@@ -66,7 +73,7 @@ def main() -> None:
         began = time.monotonic()
         run = capital.run("France", engine=engine, seed=7)
         took = time.monotonic() - began
-        out.print("votes  ", run.value.votes)
+        out.print("votes  ", ", ".join(f"{city} {count}" for city, count in run.value.votes.items()))
         out.print("answer ", run.value.verdict.model_dump_json())
         out.print(run.trace)
         usage = run.usage
