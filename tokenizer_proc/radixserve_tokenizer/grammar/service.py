@@ -1,0 +1,272 @@
+"""Compiles constraints without ever holding up the server's loop.
+
+    submit -> prepare (a check, here) -> cache? -> queue -> worker process, one job at a time -> receive
+
+Every outcome, also a refusal or a cached one, comes from `receive`, and `fileno` becomes readable when there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import time
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from radixserve_tokenizer.grammar.cache import FailureCache, PayloadCache
+from radixserve_tokenizer.grammar.errors import ConstraintError
+from radixserve_tokenizer.grammar.messages import Compile, Result, Start, Started
+from radixserve_tokenizer.grammar.prepare import Prepared, prepare
+from radixserve_tokenizer.grammar.process import WorkerDied, WorkerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from radixserve_tokenizer.grammar.messages import FromWorker
+    from radixserve_tokenizer.protocol import Constraint
+
+_log = logging.getLogger(__name__)
+
+MAX_QUEUED = 256
+"""Grammars that may wait for the worker; more are refused."""
+_START_TIMEOUT_S = 60.0
+_MAX_FAILED_STARTS = 3
+_RETRY_START_S = 5.0
+_FAILURE_TTL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A constraint is ready. `payload` is what the runtime's `GrammarRef` carries; equal constraints have equal keys."""
+
+    ticket: int
+    key: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CompileFailed:
+    """A constraint can't be enforced. The message is for the user: a 400, before anything was queued."""
+
+    ticket: int
+    message: str
+
+
+Outcome: TypeAlias = Compiled | CompileFailed
+
+
+@dataclass(slots=True)
+class _Job:
+    number: int
+    prepared: Prepared
+    tickets: list[int] = field(default_factory=list)
+
+
+class GrammarService:
+    """One worker process and its queue.
+
+    vocabulary: bytes of each token, b"" for control tokens, as the runtime gets it. timeout_s: for one grammar in the
+    worker. memory_mb: what the worker may take beyond its libraries. `tick` must be called a few times a second.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Sequence[bytes],
+        eos_token_ids: Iterable[int],
+        timeout_s: float = 5.0,
+        memory_mb: int = 1024,
+        *,
+        cache_mb: int = 64,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._start = Start(vocabulary=tuple(vocabulary), eos_token_ids=tuple(eos_token_ids), memory_mb=memory_mb)
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._payloads = PayloadCache(cache_mb << 20)
+        self._failures = FailureCache(max_entries=1024, ttl_s=_FAILURE_TTL_S)
+        self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        """All that are not done, by key, in order; the running one is among them."""
+        self._running: _Job | None = None
+        self._outcomes: deque[Outcome] = deque()
+        self._num_jobs = 0
+        self._killed: list[WorkerProcess] = []
+        self._failed_starts = 0
+        self._ready = False
+        self._deadline = 0.0
+        # An epoll of both sources is itself one descriptor that can be polled, and it outlives any worker.
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._worker: WorkerProcess | None = None
+        self._launch()
+
+    def submit(self, ticket: int, constraint: Constraint) -> None:
+        """Ask for a constraint; the outcome carries the same ticket. Takes as long as the check: milliseconds at most."""
+        try:
+            prepared = prepare(constraint)
+        except ConstraintError as error:
+            self._finish(CompileFailed(ticket, str(error)))
+            return
+        payload = self._payloads.get(prepared.key)
+        if payload is not None:
+            self._finish(Compiled(ticket, prepared.key, payload))
+            return
+        failure = self._failures.get(prepared.key, self._clock())
+        if failure is not None:
+            self._finish(CompileFailed(ticket, failure))
+            return
+        job = self._jobs.get(prepared.key)
+        if job is None:
+            if len(self._jobs) >= MAX_QUEUED:
+                self._finish(CompileFailed(ticket, f"{MAX_QUEUED} grammars are waiting to be compiled: try again later"))
+                return
+            self._num_jobs += 1
+            job = self._jobs[prepared.key] = _Job(self._num_jobs, prepared)
+        job.tickets.append(ticket)
+        self._advance()
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody wants this outcome any more. A grammar that nobody waits for is not compiled, unless it is already."""
+        for key, job in list(self._jobs.items()):
+            if ticket in job.tickets:
+                job.tickets.remove(ticket)
+                if not job.tickets and job is not self._running:
+                    del self._jobs[key]
+        self._outcomes = deque(outcome for outcome in self._outcomes if outcome.ticket != ticket)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `receive` has something to do. It stays the same for good."""
+        return self._epoll.fileno()
+
+    def receive(self) -> list[Outcome]:
+        """Outcomes since the last call; none is no error. Never blocks."""
+        worker = self._worker
+        if worker is not None:
+            try:
+                worker.flush()
+                for message in worker.receive():
+                    self._handle(message)
+            except WorkerDied as error:
+                self._on_death(f"the grammar compiler crashed on it ({error})")
+            self._advance()
+            self._watch()
+        outcomes = list(self._outcomes)
+        self._outcomes.clear()
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        return outcomes
+
+    def tick(self, now: float | None = None) -> None:
+        """Enforce the time limits. `now` is of the same clock as the service's (`time.monotonic`)."""
+        now = self._clock() if now is None else now
+        self._killed = [worker for worker in self._killed if not worker.reap()]
+        if self._worker is None:
+            if now >= self._deadline:
+                self._launch()
+        elif not self._ready and now >= self._deadline:
+            self._on_death("the grammar compiler does not start")
+        elif self._running is not None and now >= self._deadline:
+            self._on_death(f"compiling it took longer than {self._timeout_s:g} s: simplify it")
+        self._advance()
+
+    def close(self) -> None:
+        """Kill the worker and forget everything."""
+        if self._worker is not None:
+            self._kill_worker()
+        for worker in self._killed:
+            worker.wait(timeout_s=2.0)
+        self._killed.clear()
+        self._jobs.clear()
+        self._epoll.close()
+        os.close(self._wake)
+
+    @property
+    def worker_pid(self) -> int | None:
+        """Of the worker process; None while there is none."""
+        return self._worker.pid if self._worker is not None else None
+
+    @property
+    def num_waiting(self) -> int:
+        """Grammars that are not done, the running one included."""
+        return len(self._jobs)
+
+    # ---- the worker ------------------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        self._worker = WorkerProcess(self._start)
+        self._ready = False
+        self._deadline = self._clock() + _START_TIMEOUT_S
+        self._epoll.register(self._worker.fileno(), select.EPOLLIN)
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._worker is not None:
+            events = select.EPOLLIN | (select.EPOLLOUT if self._worker.wants_to_send else 0)
+            self._epoll.modify(self._worker.fileno(), events)
+
+    def _handle(self, message: FromWorker) -> None:
+        match message:
+            case Started():
+                self._ready = True
+                self._failed_starts = 0
+            case Result():
+                job = self._running
+                if job is None or job.number != message.job:
+                    raise WorkerDied("an answer to nothing")
+                self._running = None
+                if message.error:
+                    self._fail(job, message.error)
+                    return
+                self._payloads.put(job.prepared.key, message.payload)
+                del self._jobs[job.prepared.key]
+                for ticket in job.tickets:
+                    self._finish(Compiled(ticket, job.prepared.key, message.payload))
+
+    def _on_death(self, reason: str) -> None:
+        """The worker died or has to: its job fails with `reason`, the others go to the next worker."""
+        self._kill_worker()
+        job, self._running = self._running, None
+        if job is not None:
+            _log.warning("grammar worker: %s", reason)
+            self._fail(job, reason)
+        elif not self._ready:
+            self._failed_starts += 1
+            _log.error("grammar worker: could not start (%d times)", self._failed_starts)
+        if self._failed_starts < _MAX_FAILED_STARTS:
+            self._launch()
+            return
+        # Starting again and again would be a loop; say so to those who wait, and try again in a while.
+        self._failed_starts = 0
+        self._deadline = self._clock() + _RETRY_START_S
+        for waiting in list(self._jobs.values()):
+            self._fail(waiting, "the grammar compiler can't be started: see the server's log", remember=False)
+
+    def _kill_worker(self) -> None:
+        assert self._worker is not None
+        self._epoll.unregister(self._worker.fileno())
+        self._worker.kill()
+        self._killed.append(self._worker)
+        self._worker = None
+
+    def _advance(self) -> None:
+        """Give the worker the next job if it is free."""
+        if self._worker is None or not self._ready or self._running is not None or not self._jobs:
+            return
+        job = self._running = next(iter(self._jobs.values()))
+        self._deadline = self._clock() + self._timeout_s
+        self._worker.send(Compile(job=job.number, kind=job.prepared.kind, source=job.prepared.source))
+        self._watch()
+
+    def _fail(self, job: _Job, message: str, *, remember: bool = True) -> None:
+        if remember:
+            self._failures.put(job.prepared.key, message, self._clock())
+        del self._jobs[job.prepared.key]
+        for ticket in job.tickets:
+            self._finish(CompileFailed(ticket, message))
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        os.eventfd_write(self._wake, 1)

@@ -1,0 +1,79 @@
+"""The process that compiles grammars: niced, bounded in memory, and gone when its parent is.
+
+Started by service.py as `python -m radixserve_tokenizer.grammar.worker FD PARENT_PID`. What it compiles comes from
+users, so it is expected to be slow, to run out of memory or to crash now and then; nothing else lives in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from radixserve_tokenizer.grammar.compiler import CompileError, Compiler
+from radixserve_tokenizer.grammar.messages import Compile, FrameReader, Result, Start, Started, decode_to_worker, frame
+
+if TYPE_CHECKING:
+    from radixserve_tokenizer.grammar.messages import ToWorker
+
+_NICENESS = 10
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the socket of this file descriptor until it closes."""
+    descriptor, parent = int(arguments[0]), int(arguments[1])
+    _die_with(parent)
+    # A terminal's Ctrl-C goes to every process: the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICENESS)
+    with socket.socket(fileno=descriptor) as connection:
+        return _serve(connection)
+
+
+def _die_with(parent: int) -> None:
+    """SIGKILL when the parent's thread ends (Linux); the closed socket does the same more slowly elsewhere."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit("the parent process is gone")
+
+
+def _serve(connection: socket.socket) -> int:
+    compiler: Compiler | None = None
+    reader = FrameReader()
+    while data := connection.recv(1 << 16):
+        for body in reader.feed(data):
+            message: ToWorker = decode_to_worker(body)
+            match message:
+                case Start():
+                    compiler = Compiler(message.vocabulary, message.eos_token_ids)
+                    _limit_memory(message.memory_mb)
+                    connection.sendall(frame(Started()))
+                case Compile():
+                    assert compiler is not None, "a job before Start"
+                    connection.sendall(frame(_compile(compiler, message)))
+    return 0
+
+
+def _compile(compiler: Compiler, message: Compile) -> Result:
+    try:
+        return Result(job=message.job, payload=compiler.compile(message.kind, message.source))
+    except CompileError as error:
+        return Result(job=message.job, error=str(error))
+
+
+def _limit_memory(memory_mb: int) -> None:
+    """At most this much more address space than now: the libraries alone map some GB of it."""
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    limit = pages * resource.getpagesize() + (memory_mb << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
