@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from radixserve_runtime.scheduler.state import SchedulerState, Step
 
 #: Steps without preemption after which admission halves the output that it keeps pages back for.
-CALM_STEPS = 256
+CALM_STEPS = 64
 
 
 class Pressure:

@@ -99,6 +99,7 @@ class Machine:
         assert 0 < plan.num_tokens <= self.config.max_batch_tokens
         assert len(plan.chunks) <= self.config.max_running
         assert len({chunk.sequence for chunk in plan.chunks}) == len(plan.chunks)
+        assert not {chunk.sequence for chunk in plan.chunks} & set(plan.preempted), "preempted and started again in one step"
         for chunk in plan.chunks:
             assert chunk.sequence.status is Status.RUNNING
             assert chunk.start == chunk.sequence.num_computed

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from radixserve_runtime.scheduler.budget import StepBudget
 from radixserve_runtime.scheduler.cost import CostModel, StepFeatures
 from tests.runtime.scheduler.harness import Machine, cpu_like, prompt
 
@@ -117,6 +118,24 @@ def test_prefill_within_inverts_the_prediction() -> None:
             assert model.prefill_cost(start, count) <= slack_s * (1 + 1e-9)
             assert model.prefill_cost(start, count + 1) > slack_s
     assert model.prefill_within(-1.0, 0) == 0
+
+
+def test_only_the_first_chunk_may_be_less_than_worth_it() -> None:
+    budget = StepBudget(num_tokens=40, slack_s=0.02, min_chunk_tokens=16, cost=CostModel())
+    assert budget.grant(0, 1000) == 33
+    budget.take(0, 28)
+    assert budget.grant(0, 1000) == 0
+    assert budget.grant(0, 3) == 3
+    budget = StepBudget(num_tokens=10, slack_s=-1.0, min_chunk_tokens=16, cost=CostModel())
+    assert budget.grant(0, 1000) == 10
+
+
+def test_a_stall_is_soon_forgotten() -> None:
+    model, features = CostModel(), StepFeatures(8, 0, 800.0)
+    for _ in range(50):
+        model.observe(features, 0.02)
+    model.observe(features, 10.0)
+    assert model.pure_decode(features) <= 0.0225
 
 
 @pytest.mark.parametrize("duration_s", [0.0, -1.0, math.nan, math.inf])

@@ -165,25 +165,45 @@ def test_a_preempted_sequence_resumes_from_the_tree_and_its_output_stays() -> No
     assert machine.scheduler.counters.num_batched_tokens < 2 * 39 + 30
 
 
-def test_pressure_is_answered_by_admitting_later() -> None:
+@pytest.mark.parametrize("growth_tokens", [1, 64])
+def test_pressure_is_answered_by_admitting_later(growth_tokens: int) -> None:
     """Preemption teaches admission to keep pages back: computing again stays a small part."""
-    machine = Machine(64, 16)
+    machine = Machine(64, 16, growth_tokens=growth_tokens)
     for number in range(40):
         machine.add(prompt(100, number), max_tokens=200)
     machine.run_all()
     counters = machine.scheduler.counters
+    assert counters.num_preemptions > 0
     assert counters.num_batched_tokens <= 1.25 * 40 * 299
 
 
 def test_an_entitled_prefill_is_not_starved_by_decodes() -> None:
-    machine = Machine(16, 4, growth_tokens=1, max_batch_tokens=16)
+    """Prefill of one token a step beside decodes of a lower class that would take every page."""
+    machine = Machine(12, 4, growth_tokens=1, min_chunk_tokens=1, itl_target_ms=0.001)
     background = [machine.add(prompt(4, number), 28, priority="background") for number in range(2)]
-    for _ in range(8):
+    for _ in range(3):
         machine.step()
-    urgent = machine.add(prompt(40, 9), 4, priority="interactive")
+    urgent = machine.add(prompt(30, 9), 4, priority="interactive")
+    idle = most_idle = 0
+    while urgent.first_token_s < 0:
+        plan = machine.step()
+        assert plan is not None
+        idle = 0 if any(chunk.sequence is urgent for chunk in plan.chunks) else idle + 1
+        most_idle = max(most_idle, idle)
+    assert most_idle <= 1
+    assert urgent.num_preemptions == 0
+    assert sum(sequence.num_preemptions for sequence in background) > 0
     machine.run_all()
     machine.check_idle()
-    assert all(sequence in machine.ends for sequence in [*background, urgent])
+
+
+def test_a_copy_that_finds_no_page_is_not_needed_once_the_tree_lets_go() -> None:
+    """The whole pool holds the sequence's own cached prefix, all but its last token."""
+    machine = Machine(4, 4)
+    for _ in range(2):
+        machine.add(prompt(16, 0), max_tokens=1)
+        machine.run_all()
+    machine.check_idle()
 
 
 def test_a_sequence_that_can_never_fit_is_refused_when_added() -> None:
@@ -264,6 +284,24 @@ def test_truncate_rolls_kv_back() -> None:
     machine.check_idle()
     with pytest.raises(ValueError, match="can't be cut to 0"):
         machine.scheduler.truncate(sequence, 0)
+
+
+def test_a_cut_into_what_was_published_spoils_nothing() -> None:
+    machine = Machine(64, 4)
+    text = prompt(10, 0)
+    sequence = machine.add(text, max_tokens=4)
+    machine.step()
+    machine.scheduler.truncate(sequence, 7)
+    assert sequence.lock is not None
+    assert sequence.lock.num_tokens == 7
+    for token in (901, 902, 903, 904, 905):
+        machine.scheduler.append_token(sequence, token)
+    sequence.max_tokens = 8
+    machine.run_all()
+    for continuation in ([*text, 904, 905, 1], [*text[:7], 901, 902, 903, 904, 905, 1], [*text, 1]):
+        machine.add(continuation, max_tokens=2)
+        machine.run_all()
+    machine.check_idle()
 
 
 def test_times_and_counts_are_kept() -> None:
