@@ -85,6 +85,18 @@ def test_ping_is_answered_and_silence_ends_a_clients_programs() -> None:
     assert world.one(wire.Goodbye)
 
 
+def test_who_waits_for_a_welcome_may_be_silent() -> None:
+    world = World(is_up=False)
+    world.now += 60
+    world.settle()
+    world.runtime.out.append(world.runtime.ready())
+    world.settle()
+    assert world.one(wire.Welcome)
+    world.now += 9
+    world.send(wire.Open(program=1))
+    assert world.one(wire.Admitted)
+
+
 def test_a_dead_client_takes_nobody_with_it() -> None:
     world = World().send(wire.Hello(version=1), wire.Open(program=1), append(0, "b"), client=b"d")
     world.send(wire.Open(program=1), append(0, "a"))

@@ -164,6 +164,7 @@ class Core:
     def _welcome(self, client: Client, model: runtime.ModelInfo) -> None:
         tokenizer = self._text.tokenizer
         client.greeting_due = False
+        client.last_heard = self._services.clock()
         card = wire.ModelCard(
             name=self._config.model_name,
             architecture=model.architecture,
@@ -273,7 +274,12 @@ class Core:
         self._run()
 
     def _sweep(self, now: float) -> None:
-        silent = [c.identity for c in self._clients.values() if now - c.last_heard > self._config.client_timeout_s]
+        # Who waits for a welcome has not been told yet how often to speak.
+        silent = [
+            c.identity
+            for c in self._clients.values()
+            if not c.greeting_due and now - c.last_heard > self._config.client_timeout_s
+        ]
         for identity in silent:
             self.drop_client(identity, f"silent for {self._config.client_timeout_s:g} s")
 
