@@ -29,6 +29,10 @@ class CompileError(ValueError):
     """The grammar can't be compiled; the text is for the user."""
 
 
+class OutOfMemoryError(CompileError):
+    """Compiling it ran into the memory limit. What the process still holds is unknown: it had better end."""
+
+
 class Compiler:
     """Compiles for one vocabulary (b"" for control tokens)."""
 
@@ -50,7 +54,9 @@ class Compiler:
         with _standard_error() as warnings:
             try:
                 payload = str(self._compile(kind, source).serialize_json()).encode()
-            except (RuntimeError, ValueError, MemoryError, UnicodeError) as error:
+            except (RuntimeError, ValueError, MemoryError) as error:
+                if isinstance(error, MemoryError) or "bad_alloc" in str(error):
+                    raise OutOfMemoryError("compiling it takes too much memory: simplify it") from error
                 raise CompileError(_message(error)) from error
             ignored = [line for line in warnings() if "Warning" in line]
         if ignored:
@@ -131,8 +137,6 @@ def _standard_error() -> Generator[Callable[[], list[str]], None, None]:
 
 
 def _message(error: Exception) -> str:
-    if isinstance(error, MemoryError):
-        return "compiling it takes too much memory: simplify it"
     lines = str(error).strip().splitlines()
     return _strip(lines[0]) if lines else type(error).__name__
 

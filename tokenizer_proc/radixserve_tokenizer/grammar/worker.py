@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from radixserve_tokenizer.grammar.compiler import CompileError, Compiler
+from radixserve_tokenizer.grammar.compiler import CompileError, Compiler, OutOfMemoryError
 from radixserve_tokenizer.grammar.messages import Compile, FrameReader, Result, Start, Started, decode_to_worker, frame
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def _die_with(parent: int) -> None:
 def _serve(connection: socket.socket) -> int:
     compiler: Compiler | None = None
     reader = FrameReader()
+    exhausted = False
     while data := connection.recv(1 << 16):
         for body in reader.feed(data):
             message: ToWorker = decode_to_worker(body)
@@ -56,15 +57,16 @@ def _serve(connection: socket.socket) -> int:
                     connection.sendall(frame(Started()))
                 case Compile():
                     assert compiler is not None, "a job before Start"
-                    connection.sendall(frame(_compile(compiler, message)))
+                    try:
+                        payload = compiler.compile(message.kind, message.source)
+                        result = Result(job=message.job, payload=payload)
+                    except CompileError as error:
+                        result = Result(job=message.job, error=str(error))
+                        exhausted = isinstance(error, OutOfMemoryError)
+                    connection.sendall(frame(result))
+                    if exhausted:
+                        return 0  # the service starts another
     return 0
-
-
-def _compile(compiler: Compiler, message: Compile) -> Result:
-    try:
-        return Result(job=message.job, payload=compiler.compile(message.kind, message.source))
-    except CompileError as error:
-        return Result(job=message.job, error=str(error))
 
 
 def _limit_memory(memory_mb: int) -> None:

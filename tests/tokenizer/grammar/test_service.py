@@ -1,0 +1,279 @@
+"""The grammar service with its real worker process."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from radixserve_tokenizer.grammar.cache import FailureCache, PayloadCache
+from radixserve_tokenizer.grammar.messages import Compile, FrameError, FrameReader, Start, decode_to_worker, frame
+from radixserve_tokenizer.grammar.service import MAX_QUEUED, Compiled, CompileFailed, GrammarService
+from radixserve_tokenizer.protocol import Constraint
+
+EOS = 256
+VOCABULARY = [bytes([byte]) for byte in range(256)] + [b"", b"", b'": ', b", ", b'{"', b"ab", "é".encode(), b"\n\n", b"  "]
+SLOW = Constraint(kind="regex", source="(" + "|".join(f"[^{char}]{{1,2000}}" for char in "abcde") + ")[^f]{1,2000}")
+"""Takes the compiler some twenty seconds."""
+
+
+def wait_for(service: GrammarService, count: int, limit_s: float = 90.0):
+    """Outcomes as a server's loop would collect them."""
+    outcomes = []
+    deadline = time.monotonic() + limit_s
+    while len(outcomes) < count:
+        assert time.monotonic() < deadline, f"only {outcomes}"
+        poll = select.poll()
+        poll.register(service.fileno(), select.POLLIN)
+        if poll.poll(50):
+            outcomes += service.receive()
+        service.tick()
+    return outcomes
+
+
+@pytest.fixture
+def service():
+    service = GrammarService(VOCABULARY, [EOS], timeout_s=20.0, memory_mb=512)
+    yield service
+    service.close()
+
+
+def gone(pid: int, limit_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_each_kind_compiles_and_what_comes_out_is_enforced(service, sentences):
+    schema = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+    constraints = [
+        Constraint(kind="json_object"),
+        Constraint(kind="json_schema", source=schema),
+        Constraint(kind="regex", source="a+b"),
+        Constraint(kind="ebnf", source='root ::= "x" | "y"'),
+    ]
+    for ticket, constraint in enumerate(constraints):
+        service.submit(ticket, constraint)
+    outcomes = wait_for(service, 4)
+    assert [outcome.ticket for outcome in outcomes] == [0, 1, 2, 3]
+    assert all(isinstance(outcome, Compiled) for outcome in outcomes)
+    assert len({outcome.key for outcome in outcomes}) == 4
+    for outcome, text in zip(outcomes, ['{"k": []}', '{"a": 7}', "aab", "y"], strict=True):
+        assert sentences.accepts(outcome.payload, text)
+    assert service.num_waiting == 0
+
+
+def test_refusals_come_the_same_way_and_wake_the_poller(service):
+    service.submit(7, Constraint(kind="json_schema", source='{"properties": {"x": {"not": {}}}}'))
+    poll = select.poll()
+    poll.register(service.fileno(), select.POLLIN)
+    assert poll.poll(1000)
+    [outcome] = service.receive()
+    assert outcome == CompileFailed(7, "/properties/x: keyword 'not' can't be enforced")
+    service.submit(8, Constraint(kind="regex", source="(a"))
+    service.submit(9, Constraint(kind="ebnf", source=""))
+    assert [type(outcome) for outcome in service.receive()] == [CompileFailed, CompileFailed]
+
+
+def test_what_the_compiler_rejects_fails_with_its_message(service):
+    service.submit(1, Constraint(kind="ebnf", source="root ::= missing"))
+    service.submit(2, Constraint(kind="regex", source="ok"))
+    first, second = wait_for(service, 2)
+    assert isinstance(first, CompileFailed)
+    assert "missing" in first.message
+    assert isinstance(second, Compiled)
+
+
+def test_equal_constraints_are_compiled_once(service):
+    raw = '{"enum": ["在线"]}'
+    escaped = r'{ "enum" : ["\u5728\u7ebf"], "title": "t" }'
+    service.submit(1, Constraint(kind="json_schema", source=raw))
+    service.submit(2, Constraint(kind="json_schema", source=escaped))
+    assert service.num_waiting == 1
+    first, second = wait_for(service, 2)
+    assert (first.key, first.payload) == (second.key, second.payload)
+    pid = service.worker_pid
+    os.kill(pid, signal.SIGSTOP)  # the cache answers without the worker
+    try:
+        service.submit(3, Constraint(kind="json_schema", source=raw))
+        assert service.receive() == [Compiled(3, first.key, first.payload)]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_catastrophic_grammar_is_killed_and_the_next_one_works():
+    service = GrammarService(VOCABULARY, [EOS], timeout_s=0.5, memory_mb=4096)
+    try:
+        pid = service.worker_pid
+        service.submit(1, SLOW)
+        service.submit(2, Constraint(kind="regex", source="ab"))
+        first, second = wait_for(service, 2)
+        assert first == CompileFailed(1, "compiling it took longer than 0.5 s: simplify it")
+        assert isinstance(second, Compiled)
+        assert service.worker_pid != pid
+        assert gone(pid)
+        # Sent again it fails at once, without another half second of the worker.
+        service.submit(3, SLOW)
+        assert service.receive() == [CompileFailed(3, first.message)]
+    finally:
+        service.close()
+
+
+def test_the_worker_is_bounded_in_memory():
+    service = GrammarService(VOCABULARY, [EOS], timeout_s=60.0, memory_mb=48)
+    try:
+        service.submit(1, Constraint(kind="regex", source="(.{1,2000}a){1,3}"))
+        service.submit(2, Constraint(kind="regex", source="ab"))
+        outcomes = {outcome.ticket: outcome for outcome in wait_for(service, 2)}
+        assert isinstance(outcomes[1], CompileFailed)
+        # Which of the two depends on where in the compiler it runs out.
+        assert "memory" in outcomes[1].message or "crashed" in outcomes[1].message
+        assert isinstance(outcomes[2], Compiled)
+    finally:
+        service.close()
+
+
+def test_a_killed_worker_fails_its_job_alone(service):
+    service.submit(0, Constraint(kind="regex", source="warm"))
+    wait_for(service, 1)
+    service.submit(1, SLOW)
+    service.submit(2, Constraint(kind="regex", source="ab"))
+    os.kill(service.worker_pid, signal.SIGKILL)
+    outcomes = {outcome.ticket: outcome for outcome in wait_for(service, 2)}
+    assert isinstance(outcomes[1], CompileFailed)
+    assert "crashed" in outcomes[1].message
+    assert isinstance(outcomes[2], Compiled)
+    # Idle, too.
+    pid = service.worker_pid
+    os.kill(pid, signal.SIGKILL)
+    service.submit(3, Constraint(kind="regex", source="ba"))
+    [outcome] = wait_for(service, 1)
+    assert outcome.ticket == 3
+    assert service.worker_pid != pid
+
+
+def test_cancelled_tickets_have_no_outcome(service):
+    service.submit(1, Constraint(kind="regex", source="a1"))
+    service.submit(2, Constraint(kind="regex", source="a2"))
+    service.submit(3, Constraint(kind="regex", source="a2"))
+    service.submit(4, Constraint(kind="regex", source="(x"))
+    for ticket in (1, 2, 4, 99):
+        service.cancel(ticket)
+    assert service.num_waiting == 1
+    assert [outcome.ticket for outcome in wait_for(service, 1)] == [3]
+
+
+def test_the_queue_is_bounded(service):
+    for ticket in range(MAX_QUEUED + 1):
+        service.submit(ticket, Constraint(kind="regex", source=f"a{ticket}"))
+    [outcome] = service.receive()
+    assert outcome.ticket == MAX_QUEUED
+    assert "waiting" in outcome.message
+    assert len(wait_for(service, MAX_QUEUED)) == MAX_QUEUED
+
+
+def test_a_worker_that_can_not_start_is_an_error_and_no_loop(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    service = GrammarService(VOCABULARY, [EOS])
+    try:
+        service.submit(1, Constraint(kind="regex", source="ab"))
+        [outcome] = wait_for(service, 1)
+        assert isinstance(outcome, CompileFailed)
+        assert "can't be started" in outcome.message
+        assert service.worker_pid is None
+        service.submit(2, Constraint(kind="regex", source="ab"))
+        assert service.receive() == []
+        monkeypatch.undo()
+        service.tick(time.monotonic() + 60.0)
+        assert isinstance(wait_for(service, 1)[0], Compiled)
+    finally:
+        service.close()
+
+
+def test_the_worker_is_niced_and_dies_with_its_parent():
+    program = (
+        "import sys, time\n"
+        "from radixserve_tokenizer.grammar.service import GrammarService\n"
+        "from radixserve_tokenizer.protocol import Constraint\n"
+        "if __name__ == '__main__':\n"
+        "    service = GrammarService([bytes([b]) for b in range(256)] + [b''], [256])\n"
+        "    service.submit(1, Constraint(kind='regex', source='ab'))\n"
+        "    while not service.receive():\n"
+        "        service.tick()\n"
+        "        time.sleep(0.02)\n"
+        "    print(service.worker_pid, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert psutil.Process(pid).nice() >= 10
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    assert gone(pid)
+
+
+def test_close_leaves_nothing_behind():
+    service = GrammarService(VOCABULARY, [EOS])
+    pid = service.worker_pid
+    service.submit(1, Constraint(kind="regex", source="ab"))
+    service.close()
+    assert gone(pid)
+
+
+def test_payload_cache_is_bounded_by_bytes():
+    cache = PayloadCache(10)
+    cache.put("a", b"1234")
+    cache.put("b", b"1234")
+    assert cache.get("a") == b"1234"
+    cache.put("c", b"1234")
+    assert [cache.get(key) is not None for key in "abc"] == [True, False, True]
+    cache.put("a", b"1")
+    assert cache.num_bytes == 5
+    cache.put("huge", b"x" * 11)
+    assert cache.get("huge") is None
+    cache.put("a", b"x" * 11)
+    assert cache.get("a") is None
+    assert cache.num_bytes == 4
+
+
+def test_failures_are_forgotten_after_a_while():
+    cache = FailureCache(max_entries=2, ttl_s=10.0)
+    cache.put("a", "bad", now=0.0)
+    assert cache.get("a", now=9.9) == "bad"
+    assert cache.get("a", now=10.0) is None
+    cache.put("b", "bad", now=0.0)
+    cache.put("c", "bad", now=0.0)
+    assert cache.get("a", now=1.0) is None
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 1000])
+def test_frames_survive_any_cutting(step):
+    messages = [Start(vocabulary=(b"a", b""), eos_token_ids=(1,), memory_mb=5), Compile(job=1, kind="ebnf", source="x" * 50)]
+    stream = b"".join(frame(message) for message in messages)
+    reader = FrameReader()
+    bodies = [body for start in range(0, len(stream), step) for body in reader.feed(stream[start : start + step])]
+    assert [decode_to_worker(body) for body in bodies] == messages
+
+
+def test_bad_frames_are_named():
+    with pytest.raises(FrameError):
+        list(FrameReader().feed(b"\xff\xff\xff\xff"))
+    with pytest.raises(FrameError):
+        decode_to_worker(b"\x81")
