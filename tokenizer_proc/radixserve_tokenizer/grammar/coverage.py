@@ -8,7 +8,6 @@ and compiler differ the result is the stricter one: undeclared properties and fu
 from __future__ import annotations
 
 import json
-import math
 from typing import Any, TypeAlias
 
 from radixserve_tokenizer.grammar.errors import ConstraintError
@@ -17,15 +16,13 @@ from radixserve_tokenizer.grammar.overlap import disjoint
 from radixserve_tokenizer.grammar.patterns import json_string_rule
 from radixserve_tokenizer.grammar.references import Definitions
 from radixserve_tokenizer.grammar.regex import RegexError
+from radixserve_tokenizer.grammar.values import bounds, check_numbers, counts, has_type, strings, type_names
 
 Schema: TypeAlias = dict[str, Any]
 
 MAX_SCHEMA_BYTES = 256 << 10
 MAX_DEPTH = 32
 MAX_NODES = 4000
-MAX_COUNT = 100_000
-"""Largest minItems, maxLength and the like."""
-_EXACT_INTEGER = 1 << 53
 
 #: Say nothing about the value, or nothing that JSON text could break. Extensions (x-...) are the same.
 ANNOTATIONS = frozenset(
@@ -34,7 +31,7 @@ ANNOTATIONS = frozenset(
 )
 _DEFINITIONS = ("$defs", "definitions")
 _COMBINERS = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")
-_BY_TYPE: dict[str, frozenset[str]] = {
+KEYWORDS_BY_TYPE: dict[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties", "minProperties", "maxProperties"}),
     "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
     "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
@@ -43,7 +40,7 @@ _BY_TYPE: dict[str, frozenset[str]] = {
     "boolean": frozenset(),
     "null": frozenset(),
 }
-_KNOWN = frozenset({"type", *_COMBINERS, *_DEFINITIONS}).union(*_BY_TYPE.values())
+_KNOWN = frozenset({"type", *_COMBINERS, *_DEFINITIONS}).union(*KEYWORDS_BY_TYPE.values())
 #: Values with which a keyword that can't be enforced asks for nothing.
 _VACUOUS: dict[str, Any] = {"uniqueItems": False, "nullable": False, "unevaluatedProperties": False, "strict": True}
 
@@ -194,25 +191,25 @@ class _Rewriter:
     def _values(self, name: str, values: Any, keywords: Schema, pointer: str) -> Schema:
         if not isinstance(values, list) or not values:
             raise ConstraintError("'enum' must be a list that is not empty", pointer)
-        allowed = _type_names(keywords["type"], pointer) if "type" in keywords else None
-        kept = [value for value in values if allowed is None or any(_has_type(value, wanted) for wanted in allowed)]
+        allowed = type_names(keywords["type"], pointer) if "type" in keywords else None
+        kept = [value for value in values if allowed is None or any(has_type(value, wanted) for wanted in allowed)]
         if not kept:
             raise ConstraintError(f"no value of '{name}' has the 'type'", pointer)
         for value in kept:
-            _check_numbers(value, f"{pointer}/{name}")
+            check_numbers(value, f"{pointer}/{name}")
         return {"enum": kept}
 
     def _types(self, keywords: Schema, pointer: str) -> list[str]:
         """The types of a node; without `type` the one that its keywords speak of; none for a node without keywords."""
         if "type" in keywords:
-            return _type_names(keywords["type"], pointer)
-        implied = [name for name, own in _BY_TYPE.items() if name != "integer" and own & keywords.keys()]
+            return type_names(keywords["type"], pointer)
+        implied = [name for name, own in KEYWORDS_BY_TYPE.items() if name != "integer" and own & keywords.keys()]
         if len(implied) > 1:
             raise ConstraintError(f"it speaks of {' and '.join(implied)} at once: say which with 'type'", pointer)
         return implied
 
     def _typed(self, name: str, keywords: Schema, pointer: str, depth: int) -> Schema:
-        own = {key: keywords[key] for key in _BY_TYPE[name] if key in keywords}
+        own = {key: keywords[key] for key in KEYWORDS_BY_TYPE[name] if key in keywords}
         match name:
             case "object":
                 return {"type": name, **self._object(own, pointer, depth)}
@@ -221,7 +218,7 @@ class _Rewriter:
             case "string":
                 return {"type": name, **self._string(own, pointer)}
             case "number" | "integer":
-                return {"type": name, **_bounds(name, own, pointer)}
+                return {"type": name, **bounds(name, own, pointer)}
             case _:
                 return {"type": name}
 
@@ -236,7 +233,7 @@ class _Rewriter:
             additional = self._node(additional, f"{pointer}/additionalProperties", depth + 1)
         elif not isinstance(additional, bool):
             raise ConstraintError("'additionalProperties' must be a schema", pointer)
-        required = _strings(own.get("required", []), "required", pointer)
+        required = strings(own.get("required", []), "required", pointer)
         for key in required:
             if key not in properties:
                 if own.get("additionalProperties") is False:
@@ -247,7 +244,7 @@ class _Rewriter:
         if required:
             rewritten["required"] = required
         rewritten["additionalProperties"] = additional
-        low, high = _counts(own, "minProperties", "maxProperties", pointer)
+        low, high = counts(own, "minProperties", "maxProperties", pointer)
         if low > max(1, len(required)) and additional is not False:
             # A repeated name would count twice.
             raise _unenforceable("minProperties", "above 1 where further properties are allowed", pointer)
@@ -260,7 +257,7 @@ class _Rewriter:
         prefix = own.get("prefixItems", [])
         if not isinstance(prefix, list):
             raise ConstraintError("'prefixItems' must be a list", pointer)
-        low, high = _counts(own, "minItems", "maxItems", pointer)
+        low, high = counts(own, "minItems", "maxItems", pointer)
         if high >= 0:
             prefix = prefix[:high]
         if prefix:
@@ -276,7 +273,7 @@ class _Rewriter:
         return rewritten | {key: own[key] for key in ("minItems", "maxItems") if key in own}
 
     def _string(self, own: Schema, pointer: str) -> Schema:
-        _counts(own, "minLength", "maxLength", pointer)
+        counts(own, "minLength", "maxLength", pointer)
         if "pattern" in own or "format" in own:
             main = "pattern" if "pattern" in own else "format"
             beside = [key for key in ("format", "minLength", "maxLength") if key in own and key != main]
@@ -296,80 +293,6 @@ class _Rewriter:
                 raise ConstraintError(f"keyword 'pattern' can't be enforced: {error}", pointer) from error
             return {"pattern": PATTERN_MARK.format(self.rules.setdefault(rule, len(self.rules)))}
         return {key: own[key] for key in ("minLength", "maxLength") if key in own}
-
-
-def _bounds(name: str, own: Schema, pointer: str) -> Schema:
-    rewritten: Schema = {}
-    for key, value in own.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _EXACT_INTEGER:
-            raise ConstraintError(f"'{key}' must be a number within 2**53", pointer)
-        if name == "integer" and isinstance(value, float):
-            # The tightest whole number with the same meaning.
-            value = {"minimum": math.ceil, "maximum": math.floor, "exclusiveMinimum": math.floor, "exclusiveMaximum": math.ceil}[
-                key
-            ](value)
-        rewritten[key] = value
-    return rewritten
-
-
-def _counts(own: Schema, low_key: str, high_key: str, pointer: str) -> tuple[int, int]:
-    """Values of a pair of counts; 0 and -1 where they are absent."""
-    for key in (low_key, high_key):
-        value = own.get(key, 0)
-        if isinstance(value, float) and value.is_integer():
-            value = own[key] = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
-            raise ConstraintError(f"'{key}' must be a whole number from 0 to {MAX_COUNT}", pointer)
-    low, high = int(own.get(low_key, 0)), int(own.get(high_key, -1))
-    if 0 <= high < low:
-        raise ConstraintError(f"'{low_key}' is {low} and '{high_key}' is {high}: nothing is between", pointer)
-    return low, high
-
-
-def _type_names(value: Any, pointer: str) -> list[str]:
-    names = _strings([value] if isinstance(value, str) else value, "type", pointer)
-    for name in names:
-        if name not in _BY_TYPE:
-            raise ConstraintError(f"unknown type {name!r}", pointer)
-    if not names:
-        raise ConstraintError("'type' must not be empty", pointer)
-    # Every integer is a number, too.
-    return [name for name in names if not (name == "integer" and "number" in names)]
-
-
-def _strings(value: Any, name: str, pointer: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ConstraintError(f"'{name}' must be a list of strings", pointer)
-    return list(dict.fromkeys(value))
-
-
-def _has_type(value: Any, name: str) -> bool:
-    match name:
-        case "object":
-            return isinstance(value, dict)
-        case "array":
-            return isinstance(value, list)
-        case "string":
-            return isinstance(value, str)
-        case "boolean":
-            return isinstance(value, bool)
-        case "null":
-            return value is None
-        case _:
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            return number and (name == "number" or float(value).is_integer())
-
-
-def _check_numbers(value: Any, pointer: str) -> None:
-    """The compiler writes numbers as doubles: larger integers would come out as others."""
-    if isinstance(value, dict):
-        for item in value.values():
-            _check_numbers(item, pointer)
-    elif isinstance(value, list):
-        for item in value:
-            _check_numbers(item, pointer)
-    elif isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) <= _EXACT_INTEGER:
-        raise ConstraintError(f"the number {value} is beyond 2**53 and can't be enforced exactly", pointer)
 
 
 def _unenforceable(name: str, how: str, pointer: str) -> ConstraintError:
