@@ -150,7 +150,7 @@ def run_calls(client: Client, calls: list[Call], concurrency: int, timeout_s: fl
 
 def stats(client: Client) -> dict[str, Any]:
     """The runtime's counters, fresh: a reset of what is unused in the cache is not implied."""
-    return dict(client.query("stats").result(30)["runtime"])
+    return dict(client.query("stats").result(30))
 
 
 def settled_stats(client: Client, timeout_s: float = 10.0) -> dict[str, Any]:
@@ -160,7 +160,11 @@ def settled_stats(client: Client, timeout_s: float = 10.0) -> dict[str, Any]:
     while time.monotonic() < deadline:
         time.sleep(0.6)
         now = stats(client)
-        if now == {**last, "uptime_s": now["uptime_s"]} and not now["num_running"] and not now["num_waiting"]:
+        if (
+            {k: v for k, v in now.items() if k != "uptime_s"} == {k: v for k, v in last.items() if k != "uptime_s"}
+            and not now["num_running"]
+            and not now["num_waiting"]
+        ):
             return now
         last = now
     raise RuntimeError(f"the engine did not come to rest: {last}")

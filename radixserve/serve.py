@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import time
 from typing import TYPE_CHECKING
 
-import uvicorn
 from rich.console import Console
 
 from radixserve import __version__
@@ -15,10 +15,12 @@ from radixserve.cli import configure_logging
 from radixserve.engine import Engine, EngineStartError
 from radixserve.http.app import create_app
 from radixserve.http.config import HttpConfig
+from radixserve.http.server import build_server
 from radixserve.models import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from radixserve.config import ServeConfig
 
@@ -36,7 +38,7 @@ def run(config: ServeConfig, console: Console | None = None) -> int:
     started = time.monotonic()
 
     def say(text: str) -> None:
-        out.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {text}")
+        out.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {text}", soft_wrap=True)
 
     try:
         listener = _listen(config.host, config.port)
@@ -45,18 +47,23 @@ def run(config: ServeConfig, console: Console | None = None) -> int:
         return 1
     say(f"RadixServe {__version__}: {config.model}, {config.dtype}, KV pool for {config.kv_tokens:,} tokens")
     say("starting the runtime and the tokenizer process")
+    # The HTTP server raises the signal again that ended it, so that this process ends as one that was interrupted: it
+    # must come as an exception, or nothing here is closed.
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        engine = Engine.from_config(config, say=say)
+        with Engine.from_config(config, say=say) as engine:
+            _serve(engine, listener, say)
     except (EngineStartError, ModelError) as error:
-        out.print(f"[red]{error}[/red]")
+        out.print(f"[red]{error}[/red]", soft_wrap=True)
         return 1
     except KeyboardInterrupt:
-        return 130
-    try:
-        return _serve(engine, listener, say)
-    finally:
-        engine.close()
-        say("all processes ended")
+        pass
+    say("all processes ended")
+    return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -67,17 +74,14 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _serve(engine: Engine, listener: socket.socket, say: Callable[[str], None]) -> int:
+def _serve(engine: Engine, listener: socket.socket, say: Callable[[str], None]) -> None:
     card = engine.client.welcome.model
     names = engine.supervisor.names
     say(f"model ready: {card.architecture}, context {card.max_context:,} tokens")
-    app = create_app(engine.client, settings=HttpConfig(served_names=names))
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=60, lifespan="on")
-    )
+    settings = HttpConfig(served_names=names)
+    server = build_server(create_app(engine.client, settings=settings), settings)
     host, port = listener.getsockname()[:2]
     say(
         f"serving {', '.join(names)} at http://{f'[{host}]' if ':' in host else host}:{port}/v1  (Ctrl-C drains, twice stops at once)"
     )
     server.run(sockets=[listener])
-    return 0

@@ -252,7 +252,7 @@ class PromptLogprobs(Message, tag="plp"):
 
 
 class Tokens(Message, tag="tok"):
-    """Tokens drawn in one step. Of the bytes up to here the last `hold_bytes` may turn out to begin a stop string."""
+    """Tokens drawn in one step. Of the bytes up to here the last `hold_bytes` are, or may turn out to begin, a stop string."""
 
     request_id: int
     token_ids: tuple[int, ...]

@@ -90,7 +90,7 @@ class Drawer:
         if generation.stops is None:
             return Drawn(token_id, logprob)
         found = generation.stops.feed(token_id, may_end=not below_min)
-        return Drawn(token_id, logprob, found.hold_bytes, found.matched, found.stop, -1, found.cut_bytes)
+        return Drawn(token_id, logprob, found.cut_bytes or found.hold_bytes, found.matched, found.stop, -1, found.cut_bytes)
 
 
 def as_matrix(rows: list[torch.Tensor]) -> torch.Tensor:

@@ -207,7 +207,7 @@ class Transport:
             self._outgoing.popleft()
 
     def _lose_peer(self, why: str) -> None:
-        logger.warning("the tokenizer process is gone (%s)", why)
+        logger.info("the tokenizer process is gone (%s)", why)
         self._peer = None
         self._outgoing.clear()
         self._incoming.put(PeerLost())

@@ -90,7 +90,8 @@ class Core:
         client = self._clients.pop(identity, None)
         if client is None:
             return
-        logger.warning("client %s dropped (%s); %d programs ended", identity.hex(), why, len(client.programs))
+        level = logging.WARNING if client.programs else logging.INFO
+        logger.log(level, "client %s dropped (%s); %d programs ended", identity.hex(), why, len(client.programs))
         for program in list(client.programs.values()):
             self._outcomes.end(program)
         self._run()
