@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+import radixserve_lang
 from radixserve_lang import *  # noqa: F403
-from radixserve_lang import __all__ as _lang_all
 
 if TYPE_CHECKING:
     from radixserve.engine import Engine as Engine
@@ -16,7 +16,8 @@ try:
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = [*_lang_all, "Engine", "__version__"]
+__all__ = ["Engine", "__version__"]
+__all__ += radixserve_lang.__all__
 
 
 def __getattr__(name: str) -> object:

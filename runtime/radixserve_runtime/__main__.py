@@ -38,8 +38,8 @@ def main() -> int:
 
 def _serve(config: RuntimeConfig, stop: threading.Event) -> int:
     import torch
-    from radixserve_kernels.registry import BackendUnavailableError
 
+    from radixserve_kernels.registry import BackendUnavailableError
     from radixserve_runtime.engine.build import build_core
     from radixserve_runtime.engine.loop import run_loop
     from radixserve_runtime.engine.transport import Transport

@@ -11,10 +11,12 @@ the same message is sent again with `base_length` 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PROTOCOL_VERSION = 1
 
@@ -96,7 +98,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # ---- tokenizer process -> runtime ---------------------------------------------------------------------------------
 
 
-class Hello(Message, tag="hello"):
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """First message of a connection. Whatever an earlier connection left running is cancelled."""
 
     version: int
@@ -107,7 +109,7 @@ class Hello(Message, tag="hello"):
     eos_token_ids: tuple[int, ...]
 
 
-class Generate(Message, tag="gen"):
+class Generate(Message, frozen=True, kw_only=True, tag="gen"):
     """Continue a branch. Answered by `Tokens` (any number) then `Finished`, or by `Failed`, `NeedTokens`, `NeedGrammar`."""
 
     request_id: int
@@ -119,7 +121,7 @@ class Generate(Message, tag="gen"):
     replica_id: int = 0
 
 
-class Score(Message, tag="score"):
+class Score(Message, frozen=True, kw_only=True, tag="score"):
     """Log-probabilities of each option after the branch; the branch stays as it was. Answered by `Scored`."""
 
     request_id: int
@@ -130,7 +132,7 @@ class Score(Message, tag="score"):
     replica_id: int = 0
 
 
-class Fork(Message, tag="fork"):
+class Fork(Message, frozen=True, kw_only=True, tag="fork"):
     """New branches with the parent's log. A parent that is not known is no error: the children's first use says so."""
 
     parent_id: int
@@ -139,23 +141,23 @@ class Fork(Message, tag="fork"):
     replica_id: int = 0
 
 
-class Drop(Message, tag="drop"):
+class Drop(Message, frozen=True, kw_only=True, tag="drop"):
     """Forget these branches. Their KV stays in the tree until it is evicted."""
 
     branch_ids: tuple[int, ...]
 
 
-class Cancel(Message, tag="cancel"):
+class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
     """Stop these requests within one step. Each answers `Finished` with reason "abort"; unknown ids are ignored."""
 
     request_ids: tuple[int, ...]
 
 
-class Ping(Message, tag="ping"):
+class Ping(Message, frozen=True, kw_only=True, tag="ping"):
     """Sent at least every second. After `peer_timeout_s` of silence the runtime cancels everything."""
 
 
-class ResetCache(Message, tag="reset"):
+class ResetCache(Message, frozen=True, kw_only=True, tag="reset"):
     """Forget all KV that no request uses. Answered by a `Heartbeat`."""
 
 
@@ -228,7 +230,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_preemptions: int = 0
 
 
-class Ready(Message, tag="ready"):
+class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """Answer to `Hello`: the model is loaded. `epoch` changes with every start of the runtime."""
 
     version: int
@@ -238,20 +240,20 @@ class Ready(Message, tag="ready"):
     stats: Stats
 
 
-class Rejected(Message, tag="rejected"):
+class Rejected(Message, frozen=True, kw_only=True, tag="rejected"):
     """Answer to a `Hello` that cannot be served (version, vocabulary)."""
 
     message: str
 
 
-class PromptLogprobs(Message, tag="plp"):
+class PromptLogprobs(Message, frozen=True, kw_only=True, tag="plp"):
     """Before the first `Tokens`: one entry for each prompt position from `prompt_logprobs_from` on."""
 
     request_id: int
     entries: tuple[TokenLogprob, ...]
 
 
-class Tokens(Message, tag="tok"):
+class Tokens(Message, frozen=True, kw_only=True, tag="tok"):
     """Tokens drawn in one step. Of the bytes up to here the last `hold_bytes` are, or may turn out to begin, a stop string."""
 
     request_id: int
@@ -260,7 +262,7 @@ class Tokens(Message, tag="tok"):
     hold_bytes: int = 0
 
 
-class Finished(Message, tag="fin"):
+class Finished(Message, frozen=True, kw_only=True, tag="fin"):
     """The end of a generation. After a stop string, `cut_bytes` bytes of the output (the stop string and what follows it) are not the answer's."""
 
     request_id: int
@@ -273,7 +275,7 @@ class Finished(Message, tag="fin"):
     cut_bytes: int = 0
 
 
-class Scored(Message, tag="scored"):
+class Scored(Message, frozen=True, kw_only=True, tag="scored"):
     """Log-probability of every token of every option, in the order of the request."""
 
     request_id: int
@@ -281,21 +283,21 @@ class Scored(Message, tag="scored"):
     usage: Usage
 
 
-class NeedTokens(Message, tag="need"):
+class NeedTokens(Message, frozen=True, kw_only=True, tag="need"):
     """The base of this request is not here. Send it again with the whole log."""
 
     request_id: int
     branch_id: int
 
 
-class NeedGrammar(Message, tag="needg"):
+class NeedGrammar(Message, frozen=True, kw_only=True, tag="needg"):
     """This grammar key is not here. Send the request again with its payload."""
 
     request_id: int
     key: str
 
 
-class Failed(Message, tag="failed"):
+class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     """One request failed; nothing else did. request_id -1: a frame that could not be read."""
 
     request_id: int
@@ -304,7 +306,7 @@ class Failed(Message, tag="failed"):
     retryable: bool = False
 
 
-class Heartbeat(Message, tag="beat"):
+class Heartbeat(Message, frozen=True, kw_only=True, tag="beat"):
     """Sent every `heartbeat_s`, also while a step runs long."""
 
     stats: Stats

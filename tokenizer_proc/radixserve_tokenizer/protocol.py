@@ -88,14 +88,14 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # ---- ops: client -> tokenizer process ------------------------------------------------------------------------------
 
 
-class Hello(Message, tag="hello"):
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """First message of a connection. Answered by `Welcome`, or `Goodbye` when versions differ."""
 
     version: int
     client: str = ""
 
 
-class Open(Message, tag="open"):
+class Open(Message, frozen=True, kw_only=True, tag="open"):
     """Start a program with its root branch. Answered by `Admitted` or `Refused`, always before anything else of it."""
 
     program: int
@@ -109,7 +109,7 @@ class Open(Message, tag="open"):
     """How many `Delta` events may be sent before a `Credit`; beyond that deltas coalesce, nothing is lost: what no delta carried is in `Done`."""
 
 
-class Append(Message, tag="append"):
+class Append(Message, frozen=True, kw_only=True, tag="append"):
     """Append to a branch. With a `role`, a whole message of the chat template; without, raw text or ids after what is there.
 
     Raw text after messages continues an open assistant turn (it opens one first), so that a following `Gen` goes on from it.
@@ -124,7 +124,7 @@ class Append(Message, tag="append"):
     """Further fields of the message that a template may use: name, tool_calls, tool_call_id."""
 
 
-class Gen(Message, tag="gen"):
+class Gen(Message, frozen=True, kw_only=True, tag="gen"):
     """Generate after a branch and append the result. In chat mode an assistant turn is opened first when none is open."""
 
     program: int
@@ -139,7 +139,7 @@ class Gen(Message, tag="gen"):
     """The line of the user's program, for error messages."""
 
 
-class Select(Message, tag="select"):
+class Select(Message, frozen=True, kw_only=True, tag="select"):
     """Append the option with the best score. The value is that option."""
 
     program: int
@@ -151,7 +151,7 @@ class Select(Message, tag="select"):
     where: str = ""
 
 
-class Score(Message, tag="score"):
+class Score(Message, frozen=True, kw_only=True, tag="score"):
     """Score all options; the branch stays as it was. The value is the best option; `Done.scores` has all."""
 
     program: int
@@ -163,7 +163,7 @@ class Score(Message, tag="score"):
     where: str = ""
 
 
-class Fork(Message, tag="fork"):
+class Fork(Message, frozen=True, kw_only=True, tag="fork"):
     """`count` new branches, numbered from `first`, each with what the branch holds when this op is reached."""
 
     program: int
@@ -173,7 +173,7 @@ class Fork(Message, tag="fork"):
     count: int
 
 
-class Rollback(Message, tag="rollback"):
+class Rollback(Message, frozen=True, kw_only=True, tag="rollback"):
     """Cut the branch back to what it held before op `to_op` of this branch ran."""
 
     program: int
@@ -182,7 +182,7 @@ class Rollback(Message, tag="rollback"):
     to_op: int
 
 
-class Lease(Message, tag="lease"):
+class Lease(Message, frozen=True, kw_only=True, tag="lease"):
     """Keep the branch's KV warm for `ttl_s` seconds (soft)."""
 
     program: int
@@ -191,7 +191,7 @@ class Lease(Message, tag="lease"):
     ttl_s: float
 
 
-class Release(Message, tag="release"):
+class Release(Message, frozen=True, kw_only=True, tag="release"):
     """End a lease."""
 
     program: int
@@ -199,38 +199,38 @@ class Release(Message, tag="release"):
     branch: int
 
 
-class Cancel(Message, tag="cancel"):
+class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
     """Stop what these branches are doing and will not do any more; acts at once, out of order. Each pending op ends with `Failed` code "cancelled"."""
 
     program: int
     branches: tuple[int, ...]
 
 
-class Drop(Message, tag="drop"):
+class Drop(Message, frozen=True, kw_only=True, tag="drop"):
     """Cancel and forget these branches."""
 
     program: int
     branches: tuple[int, ...]
 
 
-class Close(Message, tag="close"):
+class Close(Message, frozen=True, kw_only=True, tag="close"):
     """End a program: everything of it is cancelled and forgotten. No answer."""
 
     program: int
 
 
-class Credit(Message, tag="credit"):
+class Credit(Message, frozen=True, kw_only=True, tag="credit"):
     """The client can take `amount` more deltas of this program."""
 
     program: int
     amount: int
 
 
-class Ping(Message, tag="ping"):
+class Ping(Message, frozen=True, kw_only=True, tag="ping"):
     """Sent at least every `Welcome.heartbeat_s`; answered by `Pong`."""
 
 
-class Query(Message, tag="query"):
+class Query(Message, frozen=True, kw_only=True, tag="query"):
     """A control message: no program. Answered by `Reply` with the same `id` (counted by the client).
 
     kinds: "health" -> Health fields; "stats" -> the runtime's Stats and the tokenizer process's counters; "reset_cache" -> {};
@@ -303,7 +303,7 @@ class OptionScore(msgspec.Struct, frozen=True, kw_only=True):
     num_tokens: int
 
 
-class Welcome(Message, tag="welcome"):
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     """Answer to `Hello`. `epoch` changes when the tokenizer process restarts: programs of an earlier epoch are gone."""
 
     version: int
@@ -313,13 +313,13 @@ class Welcome(Message, tag="welcome"):
     client_timeout_s: float
 
 
-class Admitted(Message, tag="admitted"):
+class Admitted(Message, frozen=True, kw_only=True, tag="admitted"):
     """The program may run; its later generations queue and are never refused."""
 
     program: int
 
 
-class Refused(Message, tag="refused"):
+class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     """The program may not run; what was sent for it is ignored. `status` is an HTTP status."""
 
     program: int
@@ -329,7 +329,7 @@ class Refused(Message, tag="refused"):
     retry_after_s: float = 0.0
 
 
-class Delta(Message, tag="delta"):
+class Delta(Message, frozen=True, kw_only=True, tag="delta"):
     """New output of a streamed `Gen`; the deltas' texts, joined, are the value (without credits, the beginning of it). May hold several tokens, or none (text withheld)."""
 
     program: int
@@ -340,7 +340,7 @@ class Delta(Message, tag="delta"):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class Done(Message, tag="done"):
+class Done(Message, frozen=True, kw_only=True, tag="done"):
     """An op with a value is done. `token_ids` and `logprobs` are all of it, deltas included; they match `value` (a cut stop string is in neither)."""
 
     program: int
@@ -361,7 +361,7 @@ class Done(Message, tag="done"):
     """Length of the branch's token log afterwards."""
 
 
-class Failed(Message, tag="failed"):
+class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     """An op failed. Later ops of its branch answer code "skipped". op -1: a frame or message that could not be used; program -1: no program."""
 
     program: int
@@ -376,20 +376,20 @@ class Failed(Message, tag="failed"):
     """Text that had been generated."""
 
 
-class Goodbye(Message, tag="goodbye"):
+class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
     """The server ends this connection."""
 
     epoch: str
     message: str
 
 
-class Pong(Message, tag="pong"):
+class Pong(Message, frozen=True, kw_only=True, tag="pong"):
     """Answer to `Ping`."""
 
     epoch: str
 
 
-class Reply(Message, tag="reply"):
+class Reply(Message, frozen=True, kw_only=True, tag="reply"):
     """Answer to a `Query`; a failed one has `error` and its `status`."""
 
     id: int
