@@ -52,33 +52,47 @@ struct Fetch {
 
     void operator()(int begin, int end) const {
         for (int j = begin; j < (end < count ? end : count); ++j)
-            for (long b = 0; b < row_bytes; b += 64) _mm_prefetch(static_cast<const char*>(rows[j]) + b, _MM_HINT_T0);
+            for (long b = 0; b < row_bytes; b += 64) _mm_prefetch(static_cast<const char*>(rows[j]) + b, _MM_HINT_T1);
     }
 };
 
-// keys[d][j] from rows of `dim` values: rows beyond `count` become zero, up to a multiple of 16. A value is 32 bits: a float,
-// or a pair of bf16 that stays together.
+// One square of the transposition. Whole ones keep all their rows in registers.
+template <class T>
+void transpose_square(const void* const* rows, int d, float* to) {
+    Vec block[Vec::width];
+#pragma GCC unroll 16
+    for (int i = 0; i < Vec::width; ++i) block[i] = load(static_cast<const T*>(rows[i]) + d);
+    transpose(block);
+#pragma GCC unroll 16
+    for (int i = 0; i < Vec::width; ++i) store(to + (d + i) * block_keys, block[i]);
+}
+
+// The same at an edge: rows beyond `count` become zero, and only `columns` values are read of each.
+template <class T>
+__attribute__((noinline)) void transpose_edge(const void* const* rows, int count, int d, int columns, float* to) {
+    Vec block[Vec::width];
+    for (int i = 0; i < Vec::width; ++i) {
+        T row[Vec::width] = {};
+        if (i < count) std::memcpy(row, static_cast<const T*>(rows[i]) + d, sizeof(T) * columns);
+        block[i] = load(row);
+    }
+    transpose(block);
+    for (int i = 0; i < columns; ++i) store(to + (d + i) * block_keys, block[i]);
+}
+
+// keys[d][j] from rows of `dim` values: rows beyond `count` become zero, up to `padded`. A value is 32 bits: a float, or a
+// pair of bf16 that stays together.
 template <class T>
 void transpose_rows(const void* const* rows, int count, int padded, int dim, float* to, const Fetch& fetch) {
     constexpr int w = Vec::width;
     for (int j = 0; j < padded; j += w) {
         fetch(j, j + w);
         for (int d = 0; d < dim; d += w) {
-            const int columns = dim - d < w ? dim - d : w;
-            Vec block[w];
-            for (int i = 0; i < w; ++i) {
-                if (j + i >= count) {
-                    block[i] = zero();
-                } else if (columns == w) {
-                    block[i] = load(static_cast<const T*>(rows[j + i]) + d);
-                } else {
-                    float tail[w] = {};
-                    for (int c = 0; c < columns; ++c) std::memcpy(tail + c, static_cast<const T*>(rows[j + i]) + d + c, sizeof(float));
-                    block[i] = load(tail);
-                }
+            if (j + w <= count && d + w <= dim) {
+                transpose_square<T>(rows + j, d, to + j);
+            } else {
+                transpose_edge<T>(rows + j, count - j, d, dim - d < w ? dim - d : w, to + j);
             }
-            transpose(block);
-            for (int c = 0; c < columns; ++c) store(to + (d + c) * block_keys + j, block[c]);
         }
     }
 }

@@ -74,18 +74,22 @@ inline Vec scale2(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 // Transposes 16 rows of 16 32-bit values in place. No arithmetic: any bit pattern survives.
 inline void transpose(Vec* r) {
     __m512 t[16];
+#pragma GCC unroll 16
     for (int i = 0; i < 16; i += 2) {
         t[i] = _mm512_unpacklo_ps(r[i].v, r[i + 1].v);
         t[i + 1] = _mm512_unpackhi_ps(r[i].v, r[i + 1].v);
     }
     __m512 u[16];
+#pragma GCC unroll 16
     for (int i = 0; i < 16; i += 4) {
+#pragma GCC unroll 2
         for (int j = 0; j < 2; ++j) {
             const __m512d a = _mm512_castps_pd(t[i + j]), b = _mm512_castps_pd(t[i + j + 2]);
             u[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
             u[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
         }
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
         const __m512 a = _mm512_shuffle_f32x4(u[i], u[i + 4], 0x88), b = _mm512_shuffle_f32x4(u[i + 8], u[i + 12], 0x88);
         const __m512 c = _mm512_shuffle_f32x4(u[i], u[i + 4], 0xdd), d = _mm512_shuffle_f32x4(u[i + 8], u[i + 12], 0xdd);
@@ -149,16 +153,20 @@ inline Vec scale2(Vec a, Vec n) {
 // Transposes 8 rows of 8 32-bit values in place. No arithmetic: any bit pattern survives.
 inline void transpose(Vec* r) {
     __m256 t[8], u[8];
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i += 2) {
         t[i] = _mm256_unpacklo_ps(r[i].v, r[i + 1].v);
         t[i + 1] = _mm256_unpackhi_ps(r[i].v, r[i + 1].v);
     }
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i += 4) {
+#pragma GCC unroll 2
         for (int j = 0; j < 2; ++j) {
             u[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
             u[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
         }
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
         r[i].v = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
         r[i + 4].v = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
