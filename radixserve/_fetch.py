@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from radixserve_lang.errors import RadixServeError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -24,7 +26,7 @@ _ERROR_LINES = 15
 _RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 
 
-class ModelError(Exception):
+class ModelError(RadixServeError):
     """A model could not be had; the text says what to do."""
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+
+from radixserve_lang.errors import RadixServeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-from typing import Literal
 
-
-class ConfigError(ValueError):
+class ConfigError(RadixServeError, ValueError):
     """A setting that can't be used; the text names it and says what is allowed."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from radixserve.config import ServeConfig, check_value
+from radixserve.config import ConfigError, ServeConfig, check_value
 from radixserve.launcher.supervisor import EngineStartError, Supervisor
 from radixserve_lang.client import Client
 from radixserve_lang.errors import QueryFailedError
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from radixserve_tokenizer.protocol import ModelCard
+
 __all__ = ["Engine", "EngineStartError"]
+
+_OF_THE_HTTP_SERVER = frozenset(("host", "port"))
 
 
 class Engine:
@@ -33,6 +37,8 @@ class Engine:
         say: Callable[[str], None] | None = None,
         **settings: Any,
     ) -> None:
+        for name in _OF_THE_HTTP_SERVER.intersection(settings):
+            raise ConfigError(f"{name} is a setting of the HTTP server; an Engine listens to nobody (use `radixserve serve`)")
         checked = {name: check_value(name, value) for name, value in settings.items()}
         self._open(ServeConfig(model=model, **checked), start_timeout_s, say)
 
@@ -64,6 +70,11 @@ class Engine:
         return self._client
 
     @property
+    def model(self) -> ModelCard:
+        """What is being served."""
+        return self.client.welcome.model
+
+    @property
     def url(self) -> str:
         """The address that `radixserve.connect` takes, for other processes of this user."""
         return self.supervisor.address
@@ -72,14 +83,16 @@ class Engine:
         """A client, once the model answers."""
         client = Client(self.url, name="engine")
         try:
-            while self._health(client, deadline) == "loading":
+            while (health := self._health(client, deadline))["status"] in ("loading", "runtime_down"):
+                if health.get("message"):
+                    raise EngineStartError(f"the runtime can't serve: {health['message']}")
                 time.sleep(0.02)
         except BaseException:
             client.close()
             raise
         return client
 
-    def _health(self, client: Client, deadline: float) -> str:
+    def _health(self, client: Client, deadline: float) -> dict[str, Any]:
         """What the engine says of itself; waits for it, and raises `EngineStartError` when it can't come any more."""
         answer = client.query("health")
         while True:
@@ -87,7 +100,7 @@ class Engine:
             if time.monotonic() > deadline:
                 raise EngineStartError("the engine did not become ready in time; raise start_timeout_s, or see the log above")
             try:
-                return str(answer.result(timeout=0.1)["status"])
+                return answer.result(timeout=0.1)
             except TimeoutError:
                 continue
             except QueryFailedError:

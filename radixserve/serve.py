@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 
 from radixserve import __version__
 from radixserve.cli import configure_logging
@@ -38,13 +39,18 @@ def run(config: ServeConfig, console: Console | None = None) -> int:
     started = time.monotonic()
 
     def say(text: str) -> None:
-        out.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {text}", soft_wrap=True)
+        out.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {escape(text)}", soft_wrap=True)
+
+    def complain(text: str) -> int:
+        out.print(f"[red]{escape(text)}[/red]", soft_wrap=True)
+        return 1
 
     try:
         listener = _listen(config.host, config.port)
     except OSError as error:
-        out.print(f"[red]can't listen on {config.host}:{config.port}: {error.strerror}; choose another --port[/red]")
-        return 1
+        return complain(
+            f"can't listen on {config.host}:{config.port}: {error.strerror or error}; choose another --host or --port"
+        )
     say(f"RadixServe {__version__}: {config.model}, {config.dtype}, KV pool for {config.kv_tokens:,} tokens")
     say("starting the runtime and the tokenizer process")
     # The HTTP server raises the signal again that ended it, so that this process ends as one that was interrupted: it
@@ -53,9 +59,9 @@ def run(config: ServeConfig, console: Console | None = None) -> int:
     try:
         with Engine.from_config(config, say=say) as engine:
             _serve(engine, listener, say)
+            engine.supervisor.check()
     except (EngineStartError, ModelError) as error:
-        out.print(f"[red]{error}[/red]", soft_wrap=True)
-        return 1
+        return complain(str(error))
     except KeyboardInterrupt:
         pass
     say("all processes ended")
@@ -71,6 +77,8 @@ def _listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, port))
+    # From here on the port is ours, and who connects while the model loads waits instead of being refused.
+    listener.listen(2048)
     return listener
 
 
@@ -84,4 +92,6 @@ def _serve(engine: Engine, listener: socket.socket, say: Callable[[str], None]) 
     say(
         f"serving {', '.join(names)} at http://{f'[{host}]' if ':' in host else host}:{port}/v1  (Ctrl-C drains, twice stops at once)"
     )
+    say(f"programs connect to {engine.url}  (RADIXSERVE_URL)")
+    engine.supervisor.on_failed = lambda: setattr(server, "should_exit", True)
     server.run(sockets=[listener])

@@ -10,7 +10,9 @@ import radixserve_lang
 
 
 def test_every_public_name_is_there() -> None:
-    assert sorted(radixserve.__all__) == sorted([*radixserve_lang.__all__, "Engine", "__version__"])
+    assert sorted(radixserve.__all__) == sorted(
+        [*radixserve_lang.__all__, "Engine", "EngineStartError", "ConfigError", "ModelError", "__version__"]
+    )
     for name in radixserve.__all__:
         assert getattr(radixserve, name) is not None
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from radixserve.launcher.child import Child
-from radixserve.models import model_name, resolve
+from radixserve.models import cache_dir, model_name, resolve
+from radixserve_lang.errors import RadixServeError
 from radixserve_runtime.config import RuntimeConfig
 from radixserve_tokenizer.config import TokenizerConfig
 
@@ -31,8 +32,8 @@ _MAX_FAST_DEATHS = 3
 _FAST_DEATH_S = 20.0
 
 
-class EngineStartError(RuntimeError):
-    """A process ended before it could serve; what it printed is on standard error."""
+class EngineStartError(RadixServeError):
+    """A process can't serve, or ends again and again; what it printed is on standard error."""
 
 
 class Supervisor:
@@ -50,6 +51,8 @@ class Supervisor:
         self._grace_s = 3.0
         self.failed: str = ""
         """Why the engine can't run any more; empty while it can."""
+        self.on_failed: Callable[[], object] = lambda: None
+        """Called once, on the watching thread, when `failed` is set."""
 
     @property
     def address(self) -> str:
@@ -106,6 +109,7 @@ class Supervisor:
             max_queue_delay_ms=config.max_queue_delay_ms,
             num_threads=config.threads,
             log_level=config.log_level,
+            kernel_cache_dir=str(cache_dir() / "kernels"),
         )
         return Child("runtime", "radixserve_runtime", msgspec.json.encode(settings), self._environment(config.threads))
 
@@ -154,6 +158,8 @@ class Supervisor:
         self._fast_deaths[child.name] = deaths
         if deaths >= _MAX_FAST_DEATHS or child.returncode == EXIT_BAD_SETTINGS:
             self.failed = f"the {child.name} process ended with status {child.returncode}; its messages above say why"
+            logger.error("%s", self.failed)
+            self.on_failed()
             return
         self._say(f"the {child.name} process ended with status {child.returncode}; starting it again")
         logger.warning("the %s process (pid %d) ended with status %s; starting it again", child.name, child.pid, child.returncode)

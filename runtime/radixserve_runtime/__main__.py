@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import logging
 import os
 import signal
@@ -45,6 +46,8 @@ def _serve(config: RuntimeConfig, stop: threading.Event) -> int:
     from radixserve_runtime.engine.transport import Transport
     from radixserve_runtime.model.errors import ModelError
 
+    # xgrammar takes most of a second to import; the weights are read meanwhile.
+    threading.Thread(target=importlib.import_module, args=("xgrammar",), daemon=True).start()
     torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
     try:
         core = build_core(config)

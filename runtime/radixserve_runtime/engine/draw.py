@@ -40,6 +40,7 @@ class Drawer:
         self.eos_token_ids = eos_token_ids
         self._sampler = Sampler(len(vocabulary))
         self._grammars = GrammarStore(vocabulary, len(vocabulary), eos_token_ids)
+        self._grammars.warm_up()  # now, while nobody decodes: the first constrained request must not stall the others
 
     def attach_grammar(self, generation: Generation, grammar: GrammarRef) -> bool:
         """Give a generation its grammar; False when the payload is needed first. Raises `GrammarError`."""
