@@ -7,6 +7,18 @@ from typing import Literal
 import msgspec
 
 
+class TenantShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What the scheduler and the cache know of a tenant. A tenant that is not listed has the defaults."""
+
+    name: str
+    weight: float = 1.0
+    """Its part of the machine against other backlogged tenants' weights."""
+    reserved_share: float = 0.0
+    """Part of the KV pool (0 to 1) that eviction and preemption leave to it."""
+    max_share: float = 1.0
+    """Part of the KV pool that it may hold at most, running and cached."""
+
+
 class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One runtime process. Passed as JSON on its standard input."""
 
@@ -39,3 +51,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     kernel_cache_dir: str = ""
     """Where compiled kernels are kept; empty: the user's cache directory."""
     log_level: str = "info"
+    policy: Literal["fcfs", "lpm", "vtc", "dlpm"] = "dlpm"
+    """Order between and within tenants (scheduler/policy.py)."""
+    tenants: tuple[TenantShare, ...] = ()
+    ageing_s: float = 10.0
+    """A sequence that waited so long counts as one class higher."""

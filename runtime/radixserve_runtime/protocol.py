@@ -153,6 +153,29 @@ class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
     request_ids: tuple[int, ...]
 
 
+class Lease(Message, frozen=True, kw_only=True, tag="lease"):
+    """Evict this branch's KV last for `ttl_s` seconds; charged to its tenant, and evicted all the same when nothing else is left."""
+
+    branch_id: int
+    base: Base
+    ttl_s: float
+    owner: Owner = Owner()
+    replica_id: int = 0
+
+
+class Release(Message, frozen=True, kw_only=True, tag="release"):
+    """End a branch's lease; unknown branches are ignored."""
+
+    branch_id: int
+
+
+class Publish(Message, frozen=True, kw_only=True, tag="publish"):
+    """Compute a prompt that the operator declared public, and pin it: every tenant may share it. Answered by `Finished` (reason "length") or `Failed`."""
+
+    request_id: int
+    token_ids: tuple[int, ...]
+
+
 class Ping(Message, frozen=True, kw_only=True, tag="ping"):
     """Sent at least every second. After `peer_timeout_s` of silence the runtime cancels everything."""
 
@@ -161,7 +184,7 @@ class ResetCache(Message, frozen=True, kw_only=True, tag="reset"):
     """Forget all KV that no request uses. Answered by a `Heartbeat`."""
 
 
-ToRuntime: TypeAlias = Hello | Generate | Score | Fork | Drop | Cancel | Ping | ResetCache
+ToRuntime: TypeAlias = Hello | Generate | Score | Fork | Drop | Cancel | Lease | Release | Publish | Ping | ResetCache
 
 
 # ---- runtime -> tokenizer process ---------------------------------------------------------------------------------
@@ -180,6 +203,20 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_parameters: int
     backend: str
     """Name of the kernel backend in use."""
+
+
+class TenantStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One tenant now, and its sums since start."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_waiting_uncached_tokens: int = 0
+    charge: float = 0.0
+    """Service so far, in charge units (docs/fairness.md), not divided by the weight."""
+    kv_token_s: float = 0.0
+    """KV held by its running sequences, in token-seconds."""
+    pages: int = 0
+    """Pages that its edges and sequences hold."""
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,6 +243,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     uptime_s: float = 0.0
     idle_s: float = 0.0
     """Seconds since the last step finished while there was work to do; 0 when idle. Large: the loop is stuck."""
+    num_leases: int = 0
+    tenants: dict[str, TenantStats] = {}
+    """Tenants that have had work since start (the tokenizer process bounds how many there can be)."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -228,6 +268,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prefill_s: float = 0.0
     decode_s: float = 0.0
     num_preemptions: int = 0
+    kv_token_s: float = 0.0
+    """KV held while running, in token-seconds."""
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
@@ -283,6 +325,12 @@ class Scored(Message, frozen=True, kw_only=True, tag="scored"):
     usage: Usage
 
 
+class LeaseLost(Message, frozen=True, kw_only=True, tag="lost"):
+    """A leased branch's KV was evicted, or its time is over; its next generation computes it again."""
+
+    branch_id: int
+
+
 class NeedTokens(Message, frozen=True, kw_only=True, tag="need"):
     """The base of this request is not here. Send it again with the whole log."""
 
@@ -313,7 +361,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="beat"):
 
 
 FromRuntime: TypeAlias = (
-    Ready | Rejected | PromptLogprobs | Tokens | Finished | Scored | NeedTokens | NeedGrammar | Failed | Heartbeat
+    Ready | Rejected | PromptLogprobs | Tokens | Finished | Scored | LeaseLost | NeedTokens | NeedGrammar | Failed | Heartbeat
 )
 
 _encoder = msgspec.msgpack.Encoder()

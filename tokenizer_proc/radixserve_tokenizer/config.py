@@ -5,6 +5,34 @@ from __future__ import annotations
 import msgspec
 
 
+class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may use the engine, and how much of it. 0 is no limit where a limit is meant."""
+
+    name: str
+    key_hashes: tuple[str, ...] = ()
+    """SHA-256 of each API key, in hex. Keys themselves are never stored."""
+    weight: float = 1.0
+    classes: tuple[str, ...] = ("interactive", "standard", "background")
+    """Priority classes that it may ask for; the first of them in the order standard, background, interactive is its default."""
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    """Prompt and output tokens."""
+    max_running: int = 0
+    """Generations past their first token or being computed."""
+    max_queued: int = 0
+    reserved_share: float = 0.0
+    max_share: float = 1.0
+    admin: bool = False
+
+
+class PublicPrefix(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that every tenant may share: computed and pinned at start."""
+
+    text: str
+    role: str = "system"
+    """The role of the chat message that it is; empty: raw text."""
+
+
 class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One tokenizer process. Passed as JSON on its standard input."""
 
@@ -35,3 +63,10 @@ class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     compile_timeout_s: float = 5.0
     compile_memory_mb: int = 1024
     log_level: str = "info"
+    tenants: tuple[TenantConfig, ...] = ()
+    """Empty: one anonymous tenant without limits, and any key is taken."""
+    public_prefixes: tuple[PublicPrefix, ...] = ()
+    max_queued_tokens: int = 0
+    """Uncached prompt tokens that may wait before new programs are refused with 503; 0: no limit."""
+    usage_db: str = ""
+    """SQLite file that keeps the accounts across restarts; empty: in memory alone."""

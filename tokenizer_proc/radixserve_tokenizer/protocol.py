@@ -234,11 +234,12 @@ class Query(Message, frozen=True, kw_only=True, tag="query"):
     """A control message: no program. Answered by `Reply` with the same `id` (counted by the client).
 
     kinds: "health" -> Health fields; "stats" -> the runtime's Stats and the tokenizer process's counters; "reset_cache" -> {};
-    "tokenize" {"text": str} | {"messages": [...], "add_generation_prompt": bool} -> {"ids": [...], "text": rendered}; "detokenize" {"ids": [...]} -> {"text": str}.
+    "tokenize" {"text": str} | {"messages": [...], "add_generation_prompt": bool} -> {"ids": [...], "text": rendered}; "detokenize" {"ids": [...]} -> {"text": str};
+    "usage" {"api_key": str} -> {"tenants": {name: account}}: all tenants for an admin's key, else the caller's own.
     """
 
     id: int
-    kind: Literal["health", "stats", "reset_cache", "tokenize", "detokenize"]
+    kind: Literal["health", "stats", "reset_cache", "tokenize", "detokenize", "usage"]
     body: dict[str, Any] = {}
 
 
@@ -313,10 +314,22 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     client_timeout_s: float
 
 
+class RateLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tenant's buckets now; 0 as a limit means that there is none."""
+
+    limit_requests: int = 0
+    remaining_requests: int = 0
+    reset_requests_s: float = 0.0
+    limit_tokens: int = 0
+    remaining_tokens: int = 0
+    reset_tokens_s: float = 0.0
+
+
 class Admitted(Message, frozen=True, kw_only=True, tag="admitted"):
     """The program may run; its later generations queue and are never refused."""
 
     program: int
+    limits: RateLimits | None = None
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
@@ -327,6 +340,14 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     code: str
     message: str
     retry_after_s: float = 0.0
+    limits: RateLimits | None = None
+
+
+class LeaseLost(Message, frozen=True, kw_only=True, tag="lost"):
+    """A branch's lease has ended before its time, or by it."""
+
+    program: int
+    branch: int
 
 
 class Delta(Message, frozen=True, kw_only=True, tag="delta"):
@@ -398,7 +419,7 @@ class Reply(Message, frozen=True, kw_only=True, tag="reply"):
     status: int = 200
 
 
-Event: TypeAlias = Welcome | Admitted | Refused | Delta | Done | Failed | Goodbye | Pong | Reply
+Event: TypeAlias = Welcome | Admitted | Refused | LeaseLost | Delta | Done | Failed | Goodbye | Pong | Reply
 
 _encoder = msgspec.msgpack.Encoder()
 _from_client = msgspec.msgpack.Decoder(list[FromClient])
