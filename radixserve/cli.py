@@ -1,4 +1,4 @@
-"""The command line: `radixserve serve | pull | chat`."""
+"""The command line: `radixserve serve | pull | chat | tenant`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 
 from radixserve import __version__
 from radixserve.config import ConfigError, ServeConfig, load_config
+from radixserve.tenants.commands import tenant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,6 +97,9 @@ def chat(url: str, model: str, system: str, max_tokens: int, temperature: float,
         converse(ChatSession(url, model=model, system=system, max_tokens=max_tokens, temperature=temperature, api_key=api_key))
     except ChatError as error:
         raise click.ClickException(str(error)) from error
+
+
+main.add_command(tenant)
 
 
 def configure_logging(level: str) -> None:
