@@ -37,6 +37,7 @@ class Sequence:
     """Needs the log-probability of every prompt token from this position on (-1: none), so at most `logprobs_from - 1` tokens may come from the cache."""
     tenant: str = ""
     program: int = 0
+    """Sequences of one program share their attained service; 0: it belongs to none."""
     priority: str = "standard"
     arrival_s: float = 0.0
 
@@ -50,6 +51,8 @@ class Sequence:
     num_preemptions: int = 0
     first_scheduled_s: float = -1.0
     first_token_s: float = -1.0
+    kv_token_s: float = 0.0
+    """KV held while running, in token-seconds: its whole context, whoever computed it."""
 
     @property
     def num_tokens(self) -> int:
