@@ -10,6 +10,7 @@ import zmq
 
 from radixserve_runtime import protocol as runtime
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.inbox import Inbox
 from radixserve_tokenizer.programs.core import Core
 from radixserve_tokenizer.wire import ClientSocket, RuntimeSocket
 
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _IDLE_MS = 100
 _IMPATIENT_MS = 10
+_TURN_S = 0.05
 
 
 class Server:
@@ -32,6 +34,7 @@ class Server:
         self._core = Core(config, text, compiler, clock=time.monotonic)
         self._clients = ClientSocket(self._context, config.socket)
         self._runtime = RuntimeSocket(self._context, config.runtime_socket)
+        self._inbox = Inbox(self._decode)
         self._compiler_fd = compiler_fd
         self._hello_frame = b""
         self._is_stopping = False
@@ -61,41 +64,57 @@ class Server:
         if self._runtime.is_disconnected():
             self._reconnect()
         self._take_from_runtime()
-        for identity, frame in self._clients.receive():
-            self._take_from_client(identity, frame)
+        self._take_from_clients()
         self._core.tick(compiler_has_answers=self._compiler_fd in ready)
         self._send_to_runtime()
         self._send_to_clients()
 
     def _patience_ms(self) -> int:
+        if self._inbox or self._core.is_behind:
+            return 0
         waits = self._clients.blocked or self._runtime.is_waiting or not self._core.link.is_ready
         return _IMPATIENT_MS if waits else _IDLE_MS
 
     # ---- clients --------------------------------------------------------------------------------------------------
 
-    def _take_from_client(self, identity: bytes, frame: bytes) -> None:
+    def _take_from_clients(self) -> None:
+        """Take in what is there, and handle messages for a while; long ones and many of one client must not stop the loop."""
+        if not self._inbox.is_full:
+            for identity, frame in self._clients.receive():
+                self._core.heard(identity)
+                self._inbox.put(identity, frame)
+                if self._inbox.is_full:
+                    break
+        ends = time.monotonic() + _TURN_S
+        for identity, message in self._inbox.take():
+            self._core.handle(identity, message)
+            if time.monotonic() > ends:
+                return
+
+    def _decode(self, identity: bytes, frame: bytes) -> list[wire.FromClient]:
         try:
-            messages = wire.decode_from_client(frame)
+            return wire.decode_from_client(frame)
         except wire.MalformedFrameError as error:
             self._core.malformed(identity, str(error))
-            return
         except Exception as error:  # whatever a decoder can trip over, the process goes on
             logger.exception("a frame of %d bytes could not be decoded", len(frame))
             self._core.malformed(identity, type(error).__name__)
-            return
-        for message in messages:
-            self._core.handle(identity, message)
+        return []
 
     def _send_to_clients(self) -> None:
         for identity, why in self._clients.retry():
-            self._core.drop_client(identity, why)
+            self._drop(identity, why)
         for identity, events in self._core.flush(self._clients.blocked):
             lost = self._clients.send(identity, _encode(events))
             if lost:
-                self._core.drop_client(identity, lost)
+                self._drop(identity, lost)
         for identity in self._clients.blocked:
             if not self._core.knows(identity):
                 self._clients.forget(identity)
+
+    def _drop(self, identity: bytes, why: str) -> None:
+        self._inbox.forget(identity)
+        self._core.drop_client(identity, why)
 
     # ---- the runtime ----------------------------------------------------------------------------------------------
 

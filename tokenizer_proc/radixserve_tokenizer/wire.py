@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 _HIGH_WATER_MARK = 1000
 _MAX_BACKLOG_BYTES = 32 << 20
 _MAX_FRAMES_A_TURN = 512
+_MAX_CLIENT_FRAMES = 64  # that wait in memory, at most MAX_FRAME_BYTES each, for the loop to take them
 _LINGER_MS = 500
 _RECONNECT_MS = 50
 
@@ -40,7 +41,7 @@ class ClientSocket:
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)
-        self.socket.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARK)
+        self.socket.setsockopt(zmq.RCVHWM, _MAX_CLIENT_FRAMES)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self.socket.setsockopt(zmq.LINGER, _LINGER_MS)
         _bind_privately(self.socket, address)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SWEEP_S = 0.1
+#: Ops and queries begin for so long before the loop sends, hears and goes round again.
+_TURN_S = 0.05
 
 
 class Core:
@@ -61,6 +63,8 @@ class Core:
         self._queries = Queries(self._services)
         self._clients: dict[bytes, Client] = {}
         self._next_sweep = 0.0
+        self._turn_ends: float | None = None
+        self._queries_first = False
 
     @property
     def services(self) -> Services:
@@ -96,6 +100,17 @@ class Core:
             self._outcomes.end(program)
         self._run()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether ops or queries could begin at once that the last turn had no time for."""
+        return bool(self._services.runnable) or self._queries.has_put_off
+
+    def heard(self, identity: bytes) -> None:
+        """Something of this client has come in, though it may have to wait."""
+        client = self._clients.get(identity)
+        if client is not None:
+            client.last_heard = self._services.clock()
+
     def knows(self, identity: bytes) -> bool:
         """Whether this client is connected."""
         return identity in self._clients
@@ -107,6 +122,8 @@ class Core:
 
     def flush(self, blocked: Container[bytes] = ()) -> list[tuple[bytes, list[wire.Event]]]:
         """Events to send now, one list a client. Clients in `blocked` get no new deltas: their text goes on coalescing."""
+        self._turn_ends = None
+        self._queries_first = not self._queries_first
         out: list[tuple[bytes, list[wire.Event]]] = []
         for client in self._clients.values():
             if client.streaming and client.identity not in blocked:
@@ -137,9 +154,7 @@ class Core:
             case wire.Ping():
                 client.events.append(wire.Pong(epoch=self.epoch))
             case wire.Query():
-                reply = self._queries.answer(client, message)
-                if reply is not None:
-                    client.events.append(reply)
+                self._queries.take(client, message)
             case _ if not client.greeted:
                 self._turn_away(client)
             case _:
@@ -285,8 +300,16 @@ class Core:
             self.drop_client(identity, f"silent for {self._config.client_timeout_s:g} s")
 
     def _run(self) -> None:
+        """Begin ops and answer queries for what is left of this turn, so that nobody's long texts hold up everybody's."""
+        clock, queries = self._services.clock, self._queries
+        if self._turn_ends is None:
+            self._turn_ends = clock() + _TURN_S
         try:
-            self._executor.run()
+            if not self._queries_first:
+                self._executor.run(self._turn_ends)
+            while queries.has_put_off and clock() <= self._turn_ends:
+                queries.answer_next()
+            self._executor.run(self._turn_ends)
         except Exception:  # ops are settled where they fail; what comes here is a bug in that, and the loop must go on
             logger.exception("an op could not be settled")
 

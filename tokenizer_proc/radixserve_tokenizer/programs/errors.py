@@ -29,6 +29,18 @@ class ContextLengthError(OpError):
         )
 
 
+class TextTooLongError(OpError):
+    """Text that can't fit whatever its tokens are; it is refused before it costs the time to encode it."""
+
+    def __init__(self, max_context: int, least_tokens: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {max_context} tokens. However, the prompt has at least {least_tokens} tokens."
+            " Shorten the prompt.",
+            code="context_length_exceeded",
+            param="messages",
+        )
+
+
 class EmptyPromptError(OpError):
     """There is no token to go on from."""
 

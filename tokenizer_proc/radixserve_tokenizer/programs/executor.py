@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.programs.limits import check_room
 from radixserve_tokenizer.programs.outcomes import Outcomes, SkippedError
 from radixserve_tokenizer.programs.sampling import check_token_id
 from radixserve_tokenizer.text.errors import InvalidTextError, TemplateError
@@ -25,11 +26,11 @@ class Executor:
         self._outcomes = outcomes
         self._tasks = tasks
 
-    def run(self) -> None:
-        """Begin whatever can begin now."""
+    def run(self, deadline: float) -> None:
+        """Begin whatever can begin now, until the clock says `deadline`; the rest stays runnable, other branches first."""
         runnable = self._services.runnable
-        while runnable:
-            self._advance(runnable.popleft())
+        while runnable and self._services.clock() <= deadline:
+            self._advance(runnable.popleft(), deadline)
 
     def open_gate(self) -> None:
         """The model is known now."""
@@ -38,8 +39,11 @@ class Executor:
             branch.waits_at_gate = False
         self._services.runnable.extend(gated)
 
-    def _advance(self, branch: Branch) -> None:
+    def _advance(self, branch: Branch, deadline: float) -> None:
         while branch.queue and branch.task is None and branch.born and not branch.dropped:
+            if self._services.clock() > deadline:
+                self._services.runnable.append(branch)
+                return
             op = branch.queue[0]
             if branch.poison is not None and not _heals(branch, branch.poison, op):
                 branch.queue.popleft()
@@ -87,6 +91,10 @@ class Executor:
     def _append(self, branch: Branch, op: wire.Append) -> bool:
         if not self._have_values(branch, op):
             return False
+        model = self._tasks.model(branch)
+        if model is None:
+            return False
+        check_room(branch, op, model.max_context, self._services.text.tokenizer.longest_token)
         if op.role:
             branch.text.add_message(op.role, [self._text_of(branch.program, part, op) for part in op.parts], op.fields)
         elif op.fields:

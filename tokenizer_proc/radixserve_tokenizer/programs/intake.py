@@ -96,6 +96,10 @@ class Intake:
                 else:
                     self._fail(program.client, message.program, -1, OpError("credit amount must be above 0", param="amount"))
             case wire.Cancel() | wire.Drop():
+                if len(message.branches) > _MAX_BRANCHES:
+                    text = f"a message may name at most {_MAX_BRANCHES} branches, not {len(message.branches)}"
+                    self._fail(program.client, message.program, -1, OpError(text, code="too_many_branches", param="branches"))
+                    return
                 for number in message.branches:
                     branch = program.branches.get(number)
                     if branch is None:

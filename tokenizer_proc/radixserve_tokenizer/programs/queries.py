@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.programs.limits import MAX_TEXT_CHARS, check_size
 from radixserve_tokenizer.programs.sampling import check_token_id
 from radixserve_tokenizer.text.errors import InvalidTextError, TemplateError
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.programs.clients import Client
     from radixserve_tokenizer.programs.services import Services
+
+logger = logging.getLogger(__name__)
 
 #: A heartbeat may have been under way when the cache was reset; with work running the counters alone can't tell the answer.
 _MAX_BEATS = 3
@@ -24,10 +29,38 @@ class Queries:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._put_off: deque[tuple[Client, wire.Query]] = deque()
         self._resets: list[tuple[Client, int]] = []
         self._beats_left = 0
 
-    def answer(self, client: Client, query: wire.Query) -> wire.Reply | None:
+    def take(self, client: Client, query: wire.Query) -> None:
+        """Answer now, or put off what takes a while."""
+        if query.kind in ("tokenize", "detokenize"):
+            self._put_off.append((client, query))
+        else:
+            self._answer(client, query)
+
+    @property
+    def has_put_off(self) -> bool:
+        """Whether queries wait for `answer_next`."""
+        return bool(self._put_off)
+
+    def answer_next(self) -> None:
+        """Answer one query that was put off."""
+        client, query = self._put_off.popleft()
+        try:
+            self._answer(client, query)
+        except Exception as error:
+            logger.exception("a query of kind %s failed", query.kind)
+            text = f"internal error ({type(error).__name__}); the server's log has more"
+            client.events.append(wire.Reply(id=query.id, error=text, status=500))
+
+    def _answer(self, client: Client, query: wire.Query) -> None:
+        reply = self._reply(client, query)
+        if reply is not None:
+            client.events.append(reply)
+
+    def _reply(self, client: Client, query: wire.Query) -> wire.Reply | None:
         """The reply, or None if it will come later."""
         try:
             body = self._body(client, query)
@@ -109,6 +142,7 @@ class Queries:
         self._resets.append((client, query_id))
 
     def _tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_size(body, "the text")
         text_model = self._services.text
         text, messages = body.get("text"), body.get("messages")
         if isinstance(text, str) and messages is None:
@@ -128,6 +162,8 @@ class Queries:
         tokenizer = self._services.text.tokenizer
         if not isinstance(token_ids, list):
             raise OpError("detokenize needs ids (a list of token ids)", param="ids")
+        if len(token_ids) > MAX_TEXT_CHARS:
+            raise OpError(f"ids has {len(token_ids)} entries; at most {MAX_TEXT_CHARS} are taken", param="ids")
         for token_id in token_ids:
             if not isinstance(token_id, int):
                 raise OpError(f"ids: {token_id!r} is not a token id", param="ids")

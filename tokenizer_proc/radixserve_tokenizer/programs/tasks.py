@@ -14,6 +14,7 @@ from radixserve_tokenizer.programs.errors import ContextLengthError, EmptyPrompt
 from radixserve_tokenizer.programs.generation import Generation
 from radixserve_tokenizer.programs.log import TokenLog
 from radixserve_tokenizer.programs.logprobs import describe, describe_prompt
+from radixserve_tokenizer.programs.limits import check_options
 from radixserve_tokenizer.programs.scoring import Scoring, encode_options
 from radixserve_tokenizer.programs.seeds import op_seed
 
@@ -42,7 +43,7 @@ class Tasks:
         """Begin a generation; False if it has to wait for the runtime's first `Ready`."""
         services = self._services
         sampling_rules.check(op.sampling, services.limits)
-        model = self._model(branch)
+        model = self.model(branch)
         if model is None:
             return False
         branch.text.open_turn()
@@ -69,8 +70,9 @@ class Tasks:
     def begin_scoring(self, branch: Branch, op: wire.Select | wire.Score) -> bool:
         """Begin a scoring; False if it has to wait for the runtime's first `Ready`."""
         services = self._services
+        check_options(op.options)
         option_ids = encode_options(services.text.tokenizer, op.options, services.config.max_options)
-        model = self._model(branch)
+        model = self.model(branch)
         if model is None:
             return False
         task = Scoring(branch, op, option_ids)
@@ -92,7 +94,8 @@ class Tasks:
             task.unconditional_id = self._score(task, alone_id, alone)
         return True
 
-    def _model(self, branch: Branch) -> runtime.ModelInfo | None:
+    def model(self, branch: Branch) -> runtime.ModelInfo | None:
+        """The served model; None while the runtime has not told yet, and then the branch will be woken."""
         model = self._services.link.model
         if model is None and not branch.waits_at_gate:
             branch.waits_at_gate = True

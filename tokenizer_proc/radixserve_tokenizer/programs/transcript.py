@@ -99,6 +99,11 @@ class Transcript:
         if self._conversation is not None and token_ids:
             self._own().extend_assistant_ids(list(token_ids))
 
+    @property
+    def num_waiting_chars(self) -> int:
+        """Length of the text that waits to be sealed."""
+        return len(self._pending)
+
     def mark(self) -> TranscriptMark:
         """What it holds now."""
         self._is_shared = True

@@ -80,6 +80,11 @@ class TextTokenizer:
             digest.update(token)
         return digest.hexdigest()[:32]
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token: a text of n characters has at least n / longest_token tokens."""
+        return max(map(len, self.vocabulary), default=0) or 1
+
     def split_control(self, text: str) -> Iterator[str | int]:
         """A template's own text as its control tokens (ids) and the text between them, which may be empty."""
         at = 0
