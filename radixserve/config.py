@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
@@ -21,13 +22,17 @@ def _flag(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
+#: Settings that are paths, which a file gives relative to itself.
+_PATHS = ("tenants", "usage_db")
+
+
 @dataclass(frozen=True)
 class ServeConfig:
     """Settings of one engine and of the HTTP server before it."""
 
     model: str = _flag("smollm2-135m", "Model: the bundled default, a GGUF file, a Hugging Face folder or a hub id.")
     served_model_name: str = _flag("", "Name that clients see; empty: derived from MODEL. Several, comma-separated, are aliases.")
-    host: str = _flag("127.0.0.1", "Address to listen on. Anyone who reaches it can use the engine.")
+    host: str = _flag("127.0.0.1", "Address to listen on; one that other machines reach needs --tenants.")
     port: int = _flag(8000, "Port to listen on; 0 takes a free one.")
     dtype: Literal["bfloat16", "float32"] = _flag("bfloat16", "Type of weights, activations and KV.")
     backend: Literal["auto", "reference", "torch", "cpu", "flashinfer"] = _flag("auto", "Kernel backend.")
@@ -38,13 +43,23 @@ class ServeConfig:
     max_batch_tokens: int = _flag(512, "Most tokens of one step, prefill and decode together.")
     max_running: int = _flag(64, "Most sequences of one step.")
     max_queued: int = _flag(512, "Generations that may wait for a first token before new programs get 503.")
+    max_queued_tokens: int = _flag(0, "Uncached prompt tokens that may wait before new programs get 503; 0: no limit.")
     itl_target_ms: float = _flag(0.0, "Bound on a step that mixes prefill beside decodes; 0: twice a pure decode step.")
     prefix_cache: bool = _flag(True, "Keep and share KV in the radix tree.")
     schedule: Literal["continuous", "dynamic", "static"] = _flag(
         "continuous", "Batching; the last two are baselines for benchmarks."
     )
+    policy: Literal["fcfs", "lpm", "vtc", "dlpm"] = _flag("dlpm", "Order of waiting requests; the others are there to compare.")
+    ageing_s: float = _flag(10.0, "Seconds after which a waiting request counts as one priority class higher.")
     max_queue_delay_ms: float = _flag(50.0, "Dynamic and static batching: how long the first request waits for company.")
     threads: int = _flag(0, "Compute threads; 0: the cores this process may use.")
+    tenants: str = _flag("", "Tenants file (docs/tenants.md); empty: one anonymous tenant.")
+    allow_anonymous: bool = _flag(
+        False, "Without tenants, listen where other machines reach it: whoever does can use the engine."
+    )
+    usage_db: str = _flag(
+        "", "SQLite file that keeps the accounts; empty: in the user's data directory if there are tenants; ':memory:': not kept."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _flag("info", "How much the processes log.")
 
     def __post_init__(self) -> None:
@@ -52,9 +67,13 @@ class ServeConfig:
         for name, low in (("kv_tokens", 1), ("page_size", 1), ("max_batch_tokens", 1), ("max_running", 1), ("max_queued", 1)):
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} must be at least {low}, not {getattr(self, name)}")
-        for name in ("max_context", "threads", "itl_target_ms", "max_queue_delay_ms"):
+        for name in ("max_context", "threads", "max_queued_tokens", "itl_target_ms", "max_queue_delay_ms"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must not be negative or NaN, but is {getattr(self, name)}")
+        if not 0 < self.ageing_s < math.inf:
+            raise ConfigError(f"ageing_s must be above 0, not {self.ageing_s}")
+        if self.allow_anonymous and self.tenants:
+            raise ConfigError("allow_anonymous is for a server without tenants; with a tenants file every request needs a key")
         if not 0 <= self.port <= 65_535:
             raise ConfigError(f"port must be between 0 and 65535, not {self.port}")
         if self.kv_tokens < self.page_size:
@@ -81,7 +100,10 @@ def check_value(name: str, value: Any) -> Any:
 
 
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> ServeConfig:
-    """The file's settings (keys as the flags, dashes or underscores), then `overrides`."""
+    """The file's settings (keys as the flags, dashes or underscores), then `overrides`.
+
+    Relative paths of the file's `tenants` and `usage_db` are relative to its folder.
+    """
     values: dict[str, Any] = {}
     if path is not None:
         try:
@@ -90,7 +112,12 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> ServeConfig:
             raise ConfigError(f"{path}: {error}") from error
         for key, value in raw.items():
             name = key.replace("-", "_")
-            values[name] = check_value(name, value)
+            values[name] = _beside(path, check_value(name, value)) if name in _PATHS else check_value(name, value)
     for name, value in overrides.items():
         values[name] = check_value(name, value)
     return replace(ServeConfig(), **values)
+
+
+def _beside(file: Path, value: str) -> str:
+    """A path of a file's settings, as seen from where the process runs."""
+    return value if value in ("", ":memory:") or value.startswith("~") else str(file.parent / value)

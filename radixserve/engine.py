@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,41 +19,52 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "EngineStartError"]
 
-_OF_THE_HTTP_SERVER = frozenset(("host", "port"))
+_OF_THE_HTTP_SERVER = frozenset(("host", "port", "allow_anonymous"))
 
 
 class Engine:
     """Starts a runtime and a tokenizer process for `model` and serves programs until it is closed.
 
     `settings` are the flags of `radixserve serve` that concern the engine, with underscores: `dtype="float32"`,
-    `kv_tokens=8192`, `max_running=16`, ... Raises `ConfigError` for one that is not known, `ModelNotFoundError` when
-    there is no such model, and `EngineStartError` when a process ends before it can serve.
+    `kv_tokens=8192`, `tenants="tenants.toml"`, ... With tenants, programs that this engine runs are those of the tenant whose
+    `api_key` is given. Raises `ConfigError` for a setting that is not known, `TenantsFileError` (a `ConfigError`),
+    `ModelNotFoundError` when there is no such model, and `EngineStartError` when a process ends before it can serve.
     """
 
     def __init__(
         self,
         model: str = "smollm2-135m",
         *,
+        api_key: str = "",
         start_timeout_s: float = 300.0,
         say: Callable[[str], None] | None = None,
         **settings: Any,
     ) -> None:
         for name in _OF_THE_HTTP_SERVER.intersection(settings):
             raise ConfigError(f"{name} is a setting of the HTTP server; an Engine listens to nobody (use `radixserve serve`)")
-        checked = {name: check_value(name, value) for name, value in settings.items()}
-        self._open(ServeConfig(model=model, **checked), start_timeout_s, say)
+        checked = {
+            name: check_value(name, os.fspath(value) if isinstance(value, os.PathLike) else value)
+            for name, value in settings.items()
+        }
+        self._open(ServeConfig(model=model, **checked), api_key, start_timeout_s, say)
 
     @classmethod
     def from_config(
-        cls, config: ServeConfig, *, start_timeout_s: float = 300.0, say: Callable[[str], None] | None = None
+        cls,
+        config: ServeConfig,
+        *,
+        api_key: str = "",
+        start_timeout_s: float = 300.0,
+        say: Callable[[str], None] | None = None,
     ) -> Self:
         """The same from a whole configuration."""
         engine = cls.__new__(cls)
-        engine._open(config, start_timeout_s, say)
+        engine._open(config, api_key, start_timeout_s, say)
         return engine
 
-    def _open(self, config: ServeConfig, timeout_s: float, say: Callable[[str], None] | None) -> None:
+    def _open(self, config: ServeConfig, api_key: str, timeout_s: float, say: Callable[[str], None] | None) -> None:
         self.config = config
+        self._api_key = api_key
         self.supervisor = Supervisor(config, say=say)
         self._client: Client | None = None
         try:
@@ -81,7 +93,7 @@ class Engine:
 
     def _connect(self, deadline: float) -> Client:
         """A client, once the model answers."""
-        client = Client(self.url, name="engine")
+        client = Client(self.url, api_key=self._api_key, name="engine")
         try:
             while (health := self._health(client, deadline))["status"] in ("loading", "runtime_down"):
                 if health.get("message"):

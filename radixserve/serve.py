@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from radixserve import __version__
+from radixserve.bind import check_exposure
 from radixserve.cli import configure_logging
+from radixserve.config import ConfigError
 from radixserve.engine import Engine, EngineStartError
 from radixserve.http.app import create_app
 from radixserve.http.config import HttpConfig
@@ -27,15 +29,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
 
 def run(config: ServeConfig, console: Console | None = None) -> int:
     """Serve until told to stop; returns the exit status. The first Ctrl-C drains, a second one stops at once."""
     out = console or Console(stderr=True, highlight=False)
     configure_logging(config.log_level)
-    if config.host not in _LOOPBACK:
-        logger.warning("listening on %s: there are no tenants or keys yet, so whoever reaches it can use it", config.host)
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -46,21 +44,26 @@ def run(config: ServeConfig, console: Console | None = None) -> int:
         return 1
 
     try:
+        check_exposure(config)
         listener = _listen(config.host, config.port)
+    except ConfigError as error:
+        return complain(str(error))
     except OSError as error:
         return complain(
             f"can't listen on {config.host}:{config.port}: {error.strerror or error}; choose another --host or --port"
         )
+    if config.allow_anonymous:
+        logger.warning("anonymous use is allowed: whoever reaches %s:%d can use the engine", config.host, config.port)
     say(f"RadixServe {__version__}: {config.model}, {config.dtype}, KV pool for {config.kv_tokens:,} tokens")
     say("starting the runtime and the tokenizer process")
     # The HTTP server raises the signal again that ended it, so that this process ends as one that was interrupted: it
     # must come as an exception, or nothing here is closed.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with Engine.from_config(config, say=say) as engine:
+        with listener, Engine.from_config(config, say=say) as engine:
             _serve(engine, listener, say)
             engine.supervisor.check()
-    except (EngineStartError, ModelError) as error:
+    except (EngineStartError, ModelError, ConfigError) as error:
         return complain(str(error))
     except KeyboardInterrupt:
         pass
@@ -86,6 +89,8 @@ def _serve(engine: Engine, listener: socket.socket, say: Callable[[str], None]) 
     card = engine.client.welcome.model
     names = engine.supervisor.names
     say(f"model ready: {card.architecture}, context {card.max_context:,} tokens")
+    if engine.supervisor.num_tenants:
+        say(f"{engine.supervisor.num_tenants:,} tenants: every request needs a key")
     settings = HttpConfig(served_names=names)
     server = build_server(create_app(engine.client, settings=settings), settings)
     host, port = listener.getsockname()[:2]

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from radixserve.launcher.child import Child
-from radixserve.models import cache_dir, model_name, resolve
+from radixserve.launcher.settings import Sockets, declared_tenants, runtime_settings, tokenizer_settings
+from radixserve.models import model_name, resolve
 from radixserve_lang.errors import RadixServeError
-from radixserve_runtime.config import RuntimeConfig
-from radixserve_tokenizer.config import TokenizerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,10 +36,14 @@ class EngineStartError(RadixServeError):
 
 
 class Supervisor:
-    """Starts both processes and restarts one that dies; gives up on one that dies again and again at its start."""
+    """Starts both processes and restarts one that dies; gives up on one that dies again and again at its start.
+
+    The tenants file is read once, so that a process that is restarted knows the same tenants. Raises `TenantsFileError`.
+    """
 
     def __init__(self, config: ServeConfig, *, say: Callable[[str], None] | None = None) -> None:
         self._config = config
+        self._declared = declared_tenants(config)
         self._say = say or (lambda text: None)
         self._folder = Path(tempfile.mkdtemp(prefix="radixserve-"))  # mkdtemp makes it 0700: the socket's only lock
         self._children: list[Child] = []
@@ -65,13 +68,18 @@ class Supervisor:
         return {child.name: child.pid for child in self._children}
 
     @property
+    def num_tenants(self) -> int:
+        """Tenants that the tenants file declares; 0 without one."""
+        return len(self._declared.tenants)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names under which the model is served; the first is its own."""
         given = tuple(name.strip() for name in self._config.served_model_name.split(",") if name.strip())
         return given or (model_name(self._config.model),)
 
     def start(self) -> None:
-        """Start the processes; they load side by side. Raises what `resolve` raises when there is no such model."""
+        """Start the processes; they load side by side. Raises what `resolve` raises when there is no such model, and `ConfigError`."""
         path = str(resolve(self._config.model))
         self._children = [self._runtime(path), self._tokenizer(path)]
         self._thread.start()
@@ -91,42 +99,17 @@ class Supervisor:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _runtime(self, path: str) -> Child:
-        config = self._config
-        settings = RuntimeConfig(
-            model=path,
-            socket=self._runtime_address,
-            dtype=config.dtype,
-            backend=config.backend,
-            device=config.device,
-            kv_tokens=config.kv_tokens,
-            page_size_tokens=config.page_size,
-            max_batch_tokens=config.max_batch_tokens,
-            max_running=config.max_running,
-            max_context=config.max_context,
-            itl_target_ms=config.itl_target_ms,
-            prefix_cache=config.prefix_cache,
-            schedule=config.schedule,
-            max_queue_delay_ms=config.max_queue_delay_ms,
-            num_threads=config.threads,
-            log_level=config.log_level,
-            kernel_cache_dir=str(cache_dir() / "kernels"),
-        )
-        return Child("runtime", "radixserve_runtime", msgspec.json.encode(settings), self._environment(config.threads))
+        settings = runtime_settings(self._config, self._declared, path, self._sockets)
+        threads = self._config.threads
+        return Child("runtime", "radixserve_runtime", msgspec.json.encode(settings), self._environment(threads))
 
     def _tokenizer(self, path: str) -> Child:
-        settings = TokenizerConfig(
-            model=path,
-            model_name=self.names[0],
-            socket=self.address,
-            runtime_socket=self._runtime_address,
-            max_queued=self._config.max_queued,
-            log_level=self._config.log_level,
-        )
+        settings = tokenizer_settings(self._config, self._declared, path, self.names[0], self._sockets)
         return Child("tokenizer", "radixserve_tokenizer", msgspec.json.encode(settings), self._environment(1))
 
     @property
-    def _runtime_address(self) -> str:
-        return f"ipc://{self._folder / 'runtime.sock'}"
+    def _sockets(self) -> Sockets:
+        return Sockets(clients=self.address, runtime=f"ipc://{self._folder / 'runtime.sock'}")
 
     def _environment(self, threads: int) -> dict[str, str]:
         count = threads or len(os.sched_getaffinity(0))
