@@ -32,4 +32,6 @@ def _check_node(node: Node, page_size_tokens: int) -> None:
     assert len(node.pages) == -(-node.end // page_size_tokens) - node.start // page_size_tokens
     assert node.locks >= sum(1 for child in node.children.values() if child.locks), "locks of children are missing"
     assert not node.locks or parent.locks, "a locked node under an unlocked one"
-    assert node.queued or not node.is_evictable, "an evictable leaf isn't queued"
+    assert node.root is not None
+    assert not node.is_evictable or node.queued & (2 if node.leases else 1), "an evictable leaf isn't queued"
+    assert node.leases is None or all(lease.node is node for lease in node.leases), "a lease ends elsewhere"

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from radixserve_runtime.cache.node import Node
 
-#: Order of eviction: the leaf with the smallest key goes first. A leaf whose key grew while it waited is put back when
-#: its turn comes. A key that can shrink while a leaf waits needs a push of its own and isn't supported here.
+#: Order of eviction among the leaves of one owner: the leaf with the smallest key goes first. A leaf whose key grew
+#: while it waited is put back when its turn comes. A key that can shrink while a leaf waits isn't supported.
 EvictionKey: TypeAlias = "Callable[[Node], tuple[float, ...]]"
 
 
@@ -21,36 +21,50 @@ def least_recently_used(node: Node) -> tuple[float, ...]:
 
 
 class EvictionQueue:
-    """Unlocked leaves by key. Push and pop take O(log n).
+    """Unlocked leaves of one owner by key, either those under a lease or those under none. Push and pop take O(log n).
 
-    An entry isn't removed when its leaf is locked, used or gets a child; it is dropped or pushed again when it comes up.
-    Each node has at most one entry, so the heap is never larger than the tree was at its largest.
+    An entry isn't removed when its leaf is locked, used, leased or gets a child; it is dropped or put back when it
+    comes up. Each node has at most one entry, so the heap is never larger than the tree was at its largest.
     """
 
-    def __init__(self, key: EvictionKey = least_recently_used) -> None:
+    def __init__(self, key: EvictionKey = least_recently_used, leased: bool = False) -> None:
         self._key = key
+        self._leased = leased
+        self._bit = 2 if leased else 1
         self._heap: list[tuple[tuple[float, ...], int, Node]] = []
         self._serial = 0
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def push(self, node: Node) -> None:
-        """The node has become an unlocked leaf."""
-        if not node.queued:
-            node.queued = True
+    def push(self, node: Node) -> tuple[float, ...]:
+        """The node has become an unlocked leaf of this kind; returns its key."""
+        key = self._key(node)
+        if not node.queued & self._bit:
+            node.queued |= self._bit
             self._serial += 1
-            heapq.heappush(self._heap, (self._key(node), self._serial, node))
+            heapq.heappush(self._heap, (key, self._serial, node))
+        return key
+
+    def top(self) -> tuple[float, ...] | None:
+        """Key of the leaf that goes first, or None if there is none."""
+        heap = self._heap
+        while heap:
+            key, serial, node = heap[0]
+            if not node.is_evictable or bool(node.leases) != self._leased:
+                heapq.heappop(heap)
+                node.queued &= ~self._bit
+                continue
+            now = self._key(node)
+            if now <= key:
+                return key
+            heapq.heapreplace(heap, (now, serial, node))
+        return None
 
     def pop(self) -> Node | None:
-        """The unlocked leaf that goes first, or None if there is none."""
-        while self._heap:
-            key, _, node = heapq.heappop(self._heap)
-            node.queued = False
-            if not node.is_evictable:
-                continue
-            if self._key(node) > key:
-                self.push(node)
-                continue
-            return node
-        return None
+        """The leaf that goes first, or None if there is none."""
+        if self.top() is None:
+            return None
+        node = heapq.heappop(self._heap)[2]
+        node.queued &= ~self._bit
+        return node

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from radixserve_runtime.cache.accounts import Account, Namespace
+    from radixserve_runtime.cache.leases import Lease
+
 #: A run of token ids: 4 bytes a token, slices compare in C.
 TokenRun: TypeAlias = "array[int]"
 
@@ -45,7 +48,7 @@ class Node:
     are locked, and locking stops at the first ancestor that already was.
     """
 
-    __slots__ = ("children", "last_used", "locks", "pages", "parent", "queued", "root", "start", "tokens")
+    __slots__ = ("children", "last_used", "leases", "locks", "pages", "parent", "queued", "root", "start", "tokens")
 
     def __init__(self, parent: Node | None, root: Root | None, start: int, tokens: TokenRun, pages: array[int]) -> None:
         self.parent = parent
@@ -56,8 +59,10 @@ class Node:
         self.children: dict[int, Node] = {}
         self.locks = 0
         self.last_used = 0
-        self.queued = False
-        """Whether the eviction queue has an entry for it."""
+        self.leases: list[Lease] | None = None
+        """Leases that end here; None for none."""
+        self.queued = 0
+        """Which eviction queues have an entry for it: 1 the one of leaves without a lease, 2 the other."""
 
     @property
     def end(self) -> int:
@@ -71,10 +76,11 @@ class Node:
 
 
 class Root(Node):
-    """The empty prompt of one namespace."""
+    """The empty prompt of one namespace, and whose pages the tree below it holds."""
 
-    __slots__ = ("namespace",)
+    __slots__ = ("account", "namespace")
 
-    def __init__(self, namespace: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, namespace: Namespace, account: Account) -> None:
         super().__init__(None, None, 0, array("i"), array("i"))
         self.namespace = namespace
+        self.account = account

@@ -15,8 +15,13 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from radixserve_runtime.cache.accounts import NOBODY, Accounts
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from radixserve_runtime.cache.accounts import Account, Owner
+    from radixserve_runtime.config import TenantShare
 
 
 class OutOfPagesError(RuntimeError):
@@ -30,9 +35,11 @@ class PagePool:
     since the page was allocated: whoever refers to the page reads only slots below it. A writer that starts at or past
     `fill` therefore disturbs nobody, however many holders the page has; a writer below it must be the only holder,
     or copy the page (`must_copy`).
+
+    `accounts` has every owner's pages. Raises `ShareError` for shares that can't hold together.
     """
 
-    def __init__(self, num_pages: int, page_size_tokens: int) -> None:
+    def __init__(self, num_pages: int, page_size_tokens: int, shares: Iterable[TenantShare] = ()) -> None:
         if num_pages < 1 or page_size_tokens < 1:
             raise ValueError(f"a pool needs at least one page and one token a page, not {num_pages} x {page_size_tokens}")
         self.num_pages = num_pages
@@ -42,6 +49,9 @@ class PagePool:
         self._locks = array("i", bytes(4 * num_pages))
         self._fill = array("i", bytes(4 * num_pages))
         self._num_locked = 0
+        self.accounts = Accounts(num_pages, tuple(shares))
+        self._owner = array("i", bytes(4 * num_pages))
+        """Index of the account that a page is charged to."""
 
     @property
     def num_free(self) -> int:
@@ -67,26 +77,42 @@ class PagePool:
         """Pages that hold `num_tokens` tokens."""
         return -(-num_tokens // self.page_size_tokens)
 
+    def available_for(self, owner: Owner) -> int:
+        """Pages that an owner may allocate now, if need be after evicting: as far as its own limit and others' reserves allow."""
+        account = self.accounts.get(owner)
+        pages = self.num_pages - self._num_locked - self.accounts.num_shielded(account)
+        return min(pages, account.max_pages - account.num_locked)
+
     def num_references(self, page: int) -> int:
         """Sequences and nodes that refer to a page."""
         return self._refs[page]
 
     # ---- sequences -------------------------------------------------------------------------------------------
 
-    def allocate(self, count: int) -> list[int]:
-        """Take `count` free pages for one sequence, which holds each alone. Raises `OutOfPagesError`."""
+    def allocate(self, count: int, owner: Owner = NOBODY) -> list[int]:
+        """Take `count` free pages for one sequence, which holds each alone, and charge them. Raises `OutOfPagesError`."""
         if count > len(self._free):
             raise OutOfPagesError(f"{count} pages asked for, {len(self._free)} of {self.num_pages} are free")
         if count <= 0:
             return []
         pages = self._free[-count:]
         del self._free[-count:]
+        account = self.accounts.get(owner)
         for page in pages:
             self._refs[page] = 1
             self._locks[page] = 1
             self._fill[page] = 0
+            self._owner[page] = account.index
         self._num_locked += count
+        account.num_pages += count
+        account.num_locked += count
+        self._changed(account)
+        self.accounts.grew(account)
         return pages
+
+    def _changed(self, account: Account) -> None:
+        if account.reserved_pages:
+            self.accounts.changed.add(account)
 
     def hold(self, pages: Iterable[int]) -> None:
         """One more sequence refers to these pages."""
@@ -118,30 +144,39 @@ class PagePool:
 
     def drop(self, pages: Iterable[int]) -> int:
         """A tree node lets go of these pages; returns how many became free."""
-        refs, num_free = self._refs, len(self._free)
+        refs, num_free, accounts = self._refs, len(self._free), self.accounts.by_index
         for page in pages:
             refs[page] -= 1
             if refs[page] == 0:
                 assert self._locks[page] == 0, f"page {page} is locked and has no holder"
                 self._free.append(page)
+                account = accounts[self._owner[page]]
+                account.num_pages -= 1
+                self._changed(account)
             assert refs[page] >= 0, f"page {page} let go of twice"
         return len(self._free) - num_free
 
     def lock(self, pages: Iterable[int]) -> None:
         """Lock pages once more."""
-        locks = self._locks
+        locks, accounts = self._locks, self.accounts.by_index
         for page in pages:
             if locks[page] == 0:
                 self._num_locked += 1
+                account = accounts[self._owner[page]]
+                account.num_locked += 1
+                self._changed(account)
             locks[page] += 1
 
     def unlock(self, pages: Iterable[int]) -> None:
         """Undo one `lock`."""
-        locks = self._locks
+        locks, accounts = self._locks, self.accounts.by_index
         for page in pages:
             locks[page] -= 1
             if locks[page] == 0:
                 self._num_locked -= 1
+                account = accounts[self._owner[page]]
+                account.num_locked -= 1
+                self._changed(account)
             assert locks[page] >= 0, f"page {page} unlocked twice"
 
     def check(self) -> None:
@@ -154,4 +189,8 @@ class PagePool:
         assert self._num_locked == sum(1 for count in self._locks if count), "number of locked pages is off"
         assert min(self.num_free, self.num_cached, self.num_locked) >= 0
         assert self.num_free + self.num_cached + self.num_locked == self.num_pages
+        self.accounts.check(
+            (self._owner[page] for page in range(self.num_pages) if self._refs[page]),
+            (self._owner[page] for page in range(self.num_pages) if self._locks[page]),
+        )
         assert all(0 <= fill <= self.page_size_tokens for fill in self._fill), "a page is filled beyond its end"

@@ -2,66 +2,45 @@
 
 The interface is handles: `match` finds, `lock` pins what was found, `extend` publishes what a pinned sequence computed
 further, `unlock` lets go, `evict` frees. A lock ends exactly at a node's end: a node is split where a lock needs it.
-A namespace (a tuple of typed keys such as (("tenant", "a"), ("salt", "x"))) has a tree of its own.
+A namespace (a tuple of typed keys such as (("tenant", "a"), ("salt", "x"))) has a tree of its own. It also sees the
+public tree: a match is the longer of both. What continues a public prefix is published as a whole path in its own tree,
+whose nodes refer to the public pages; only what tells tokens from each other is kept twice, never KV.
 """
 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from radixserve_runtime.cache.eviction import EvictionKey, EvictionQueue, least_recently_used
+from radixserve_runtime.cache.accounts import PUBLIC, Namespace, owner_of
+from radixserve_runtime.cache.eviction import EvictionKey, least_recently_used
+from radixserve_runtime.cache.handles import Lock, Match, StaleMatchError, path_pages
+from radixserve_runtime.cache.leases import Leases
 from radixserve_runtime.cache.node import Node, Root, TokenRun, common_prefix_length, token_run
+from radixserve_runtime.cache.order import EvictionOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from radixserve_runtime.cache.accounts import Account, Owner
     from radixserve_runtime.cache.pages import PagePool
 
-Namespace: TypeAlias = tuple[tuple[str, str], ...]
+__all__ = ["Lock", "Match", "Namespace", "RadixCache", "StaleMatchError"]
 
 
-class StaleMatchError(RuntimeError):
-    """The tree was evicted between `match` and `lock`. Match again: a match is good until the next `evict`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The longest prefix that the tree holds. Good until the next `evict`; `lock` it to keep it."""
-
-    num_tokens: int
-    node: Node
-    """Node that holds the last token; the root when nothing matched."""
-    page_size_tokens: int
-
-    @property
-    def pages(self) -> list[int]:
-        """Pages that cover the matched tokens, in order; the last may be covered in part."""
-        return _path_pages(self.node, self.num_tokens, self.page_size_tokens)
-
-
-@dataclass(eq=False, slots=True)
-class Lock:
-    """A pinned path from the root to the end of `node`, which is `num_tokens` deep. Given back by `unlock`."""
-
-    node: Node
-    num_tokens: int
-    root: Root
-    released: bool = False
-
-
-def _path_pages(node: Node, num_tokens: int, page_size_tokens: int) -> list[int]:
-    end = -(-num_tokens // page_size_tokens)
-    pages = [-1] * end
-    step: Node | None = node
-    while step is not None and end > 0:
-        first = step.start // page_size_tokens
-        if first < end:
-            pages[first:end] = step.pages[: end - first]
-            end = first
-        step = step.parent
-    return pages
+def _walk(node: Node, tokens: TokenRun, end: int) -> tuple[Node, int]:
+    """The node below a root that holds the last token of `tokens[:end]` that the tree knows, and how many it knows."""
+    position = 0
+    while position < end:
+        child = node.children.get(tokens[position])
+        if child is None:
+            break
+        common = common_prefix_length(child.tokens, tokens, position, end)
+        node = child
+        position += common
+        if common < len(child.tokens):
+            break
+    return node, position
 
 
 class RadixCache:
@@ -76,27 +55,33 @@ class RadixCache:
         self._pool = pool
         self._page_size = pool.page_size_tokens
         self._roots: dict[Namespace, Root] = {}
-        self._queue = EvictionQueue(eviction_key)
+        self._order = EvictionOrder(eviction_key, pool.accounts)
         self._tick = 0
+        self._public_depth = 0
+        """Tokens of the longest public prefix."""
+        self.leases = Leases(self, self._order)
 
     # ---- reading ---------------------------------------------------------------------------------------------
 
     def match(self, namespace: Namespace, token_ids: Sequence[int], limit: int | None = None) -> Match:
-        """The longest prefix of `token_ids[:limit]` in the tree of `namespace`. Changes nothing."""
-        node: Node = self._roots.get(namespace) or Root(namespace)
+        """The longest prefix of `token_ids[:limit]` in the tree of `namespace` or, if longer, the public one. Changes nothing."""
         tokens = token_run(token_ids)
         end = len(tokens) if limit is None else min(limit, len(tokens))
-        position = 0
-        while position < end:
-            child = node.children.get(tokens[position])
-            if child is None:
-                break
-            common = common_prefix_length(child.tokens, tokens, position, end)
-            node = child
-            position += common
-            if common < len(child.tokens):
-                break
-        return Match(position, node, self._page_size)
+        node, position = _walk(self._root(namespace), tokens, end)
+        public = self._roots.get(PUBLIC)
+        if public is not None and position < end:
+            public_node, public_position = _walk(public, tokens, end)
+            if public_position > position:
+                node, position = public_node, public_position
+        return Match(position, node, self._page_size, namespace)
+
+    def num_public_tokens(self, token_ids: Sequence[int], limit: int | None = None) -> int:
+        """How many tokens of the longest prefix are public, and so neither charged to a tenant nor ever evicted."""
+        return self.match(PUBLIC, token_ids, limit).num_tokens
+
+    def _root(self, namespace: Namespace) -> Root:
+        """The root of a namespace; a new one isn't kept until something is locked in it."""
+        return self._roots.get(namespace) or Root(namespace, self._pool.accounts.get(owner_of(namespace)))
 
     # ---- pinning ---------------------------------------------------------------------------------------------
 
@@ -117,7 +102,7 @@ class RadixCache:
         if node.end > match.num_tokens:
             node = self._split(node, match.num_tokens)
         self._pin(node)
-        return Lock(node, match.num_tokens, root)
+        return Lock(node, match.num_tokens, root, match.namespace)
 
     def unlock(self, lock: Lock) -> None:
         """Let go of a pinned path; it stays in the tree until it is evicted. Doing it twice is a bug."""
@@ -140,17 +125,23 @@ class RadixCache:
 
         `pages` cover the tokens from position 0 on; KV of all of them must be written (or be so before anything reads
         it). Where the tree has tokens already its own pages stay, and the caller's are the caller's to release.
+        A lock on a public path moves to the tree of its own namespace, which then has that path too.
         Costs O(new tokens). Returns how many tokens the tree did not have.
         """
         end = len(token_ids) if num_tokens is None else num_tokens
         if not self.enabled or end <= lock.num_tokens:
             return 0
         tokens = token_run(token_ids)
-        node, position = self._descend(lock.node, lock.num_tokens, tokens, end)
+        at_home = lock.root.namespace == lock.namespace
+        if not at_home:
+            lock.root = self._roots.setdefault(lock.namespace, self._root(lock.namespace))
+        start, depth = (lock.node, lock.num_tokens) if at_home else (lock.root, 0)
+        node, position = self._descend(start, depth, tokens, end)
         num_new = end - position
         if num_new:
+            pages = self._prefer_public(lock.namespace, tokens, pages, position, end)
             own = 1 if node is lock.node else 0
-            if node.parent is not None and not node.children and node.locks == own:
+            if node.parent is not None and not node.children and node.locks == own and not node.leases:
                 self._lengthen(node, tokens[position:end], pages)
             else:
                 node = self._attach(node, tokens[position:end], pages)
@@ -162,16 +153,79 @@ class RadixCache:
         lock.num_tokens = end
         return num_new
 
+    def adopt_public(self, token_ids: Sequence[int]) -> None:
+        """A public prefix is complete: trees that have it too let go of their own whole pages of it. O(namespaces + their pages of it)."""
+        tokens = token_run(token_ids)
+        self._public_depth = max(self._public_depth, len(tokens))
+        public_node, known = _walk(self._root(PUBLIC), tokens, len(tokens))
+        public = path_pages(public_node, known, self._page_size)
+        for root in self._roots.values():
+            if root.namespace == PUBLIC:
+                continue
+            node, depth = _walk(root, tokens, len(tokens))
+            step: Node | None = node
+            while step is not None and step.parent is not None:
+                self._replace_pages(step, public[: depth // self._page_size])
+                step = step.parent
+
+    def _replace_pages(self, node: Node, public: list[int]) -> None:
+        first = node.start // self._page_size
+        new = array("i", public[first : first + len(node.pages)])
+        old = node.pages[: len(new)]
+        self._pool.retain(new)
+        if node.locks:
+            self._pool.lock(new)
+            self._pool.unlock(old)
+        node.pages[: len(new)] = new
+        self._pool.drop(old)
+
+    def _prefer_public(
+        self, namespace: Namespace, tokens: TokenRun, pages: Sequence[int], position: int, end: int
+    ) -> Sequence[int]:
+        """`pages`, with public ones wherever a whole page past `position` is public, though the caller computed it again."""
+        if position >= self._public_depth or namespace == PUBLIC:
+            return pages
+        node, known = _walk(self._root(PUBLIC), tokens, end)
+        whole = known // self._page_size
+        if whole * self._page_size <= position:
+            return pages
+        return [*path_pages(node, whole * self._page_size, self._page_size), *pages[whole:]]
+
     # ---- freeing ---------------------------------------------------------------------------------------------
 
-    def evict(self, num_pages: int) -> int:
-        """Free at least `num_pages` pages if that many are cached; returns how many were freed.
+    def evict(self, num_pages: int, taker: Owner | None = None) -> int:
+        """Free at least `num_pages` pages if so many are cached and `taker` may take them; returns how many were freed.
 
-        Takes unlocked leaves in the order of the eviction key, and of the last one only as much of its end as is needed.
+        Takes unlocked leaves in the order of `cache.order`, and of the last one only as much of its end as is needed.
+        Without a taker also what is within reserved shares goes, at last.
         """
+        account = self._pool.accounts.get(taker) if taker else None
         freed = 0
         while freed < num_pages:
-            node = self._queue.pop()
+            found = self._order.pop_for(account)
+            if found is None:
+                break
+            freed += self._shrink(found[0], min(num_pages - freed, found[1]))
+        self.num_evicted_pages += freed
+        return freed
+
+    def make_free(self, num_pages: int, owner: Owner) -> None:
+        """See that `owner` can allocate so many pages. The caller knows from `PagePool.available_for` that it is possible.
+
+        Whoever would come to have more than its own limit loses its own cached pages first.
+        """
+        account = self._pool.accounts.get(owner)
+        self._evict_own(account, account.num_pages + num_pages - account.max_pages)
+        self.evict(num_pages - self._pool.num_free, owner)
+
+    def drop_own(self, owner: Owner) -> int:
+        """Drop everything of one owner that isn't locked; returns how many pages became free."""
+        return self._evict_own(self._pool.accounts.get(owner), self._pool.num_pages + 1)
+
+    def _evict_own(self, account: Account, num_pages: int) -> int:
+        freed = 0
+        while freed < num_pages:
+            node = self._order.pop_own(account)
             if node is None:
                 break
             freed += self._shrink(node, num_pages - freed)
@@ -208,7 +262,7 @@ class RadixCache:
                 break
             self._pool.unlock(step.pages)
             if step.is_evictable:
-                self._queue.push(step)
+                self._order.push(step)
             step = step.parent
 
     def _descend(self, node: Node, position: int, tokens: TokenRun, end: int) -> tuple[Node, int]:
@@ -271,14 +325,18 @@ class RadixCache:
         self._pool.drop(replaced)
 
     def _shrink(self, leaf: Node, num_pages: int) -> int:
-        """Free up to `num_pages` pages from the end of an unlocked leaf; returns how many. The leaf goes when nothing is left."""
+        """Free up to `num_pages` pages from the end of an unlocked leaf; returns how many. The leaf goes when nothing is left.
+
+        Leases that end in it are lost: the rest of their paths has nothing to wait for.
+        """
+        self.leases.lose(leaf)
         freed = 0
         while leaf.pages and freed < num_pages:
             freed += self._pool.drop((leaf.pages.pop(),))
         if leaf.pages:
             new_end = (leaf.start // self._page_size + len(leaf.pages)) * self._page_size
             del leaf.tokens[new_end - leaf.start :]
-            self._queue.push(leaf)
+            self._order.push(leaf)
         else:
             self._remove(leaf)
         return freed
@@ -294,7 +352,7 @@ class RadixCache:
         if isinstance(parent, Root):
             self._forget_if_empty(parent)
         elif parent.is_evictable:
-            self._queue.push(parent)
+            self._order.push(parent)
 
     def _forget_if_empty(self, root: Root) -> None:
         if not root.children and root.locks == 0 and self._roots.get(root.namespace) is root:

@@ -91,13 +91,13 @@ class Admission:
         count = budget.grant(match.num_tokens, sequence.num_tokens - match.num_tokens)
         demand = self._pressure.demand(sequence, self._pool.pages_for(match.num_tokens))
         # More seems available than will be when the matched pages are locked: this only spares the attempt.
-        if not count or (not alone and kept_back + demand > self._pool.num_available):
+        if not count or (not alone and kept_back + demand > self._pages.available(sequence)):
             return None
         self._pages.attach(sequence, match)
         demand += self._pages.missing(sequence, sequence.num_computed)
         if alone:
             self._pressure.make_room(step, sequence, sequence.num_computed + 1)
-        elif kept_back + demand > self._pool.num_available:
+        elif kept_back + demand > self._pages.available(sequence):
             count = 0
         count = self._pages.fitting(sequence, count)
         if not count:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from radixserve_runtime.cache.accounts import owner_of
+
 if TYPE_CHECKING:
     from radixserve_runtime.cache.node import TokenRun
     from radixserve_runtime.cache.pages import PagePool
@@ -45,9 +47,18 @@ class SequencePages:
         """Free pages that `grow` to `end` takes."""
         return max(0, self._pool.pages_for(end) - len(sequence.pages)) + self._writes_shared(sequence)
 
+    def available(self, sequence: Sequence) -> int:
+        """Pages that it may take now, if need be after evicting: as far as its tenant's limit and others' reserves allow."""
+        return self._pool.available_for(owner_of(sequence.namespace))
+
+    def capacity_tokens(self, sequence: Sequence, tokens: TokenRun) -> int:
+        """Most tokens that it could ever have KV for: what its tenant can have, and the public pages that it begins with."""
+        public = self._cache.num_public_tokens(tokens, match_limit(sequence)) // self._page_size
+        return (self._pool.accounts.capacity(owner_of(sequence.namespace)) + public) * self._page_size
+
     def fitting(self, sequence: Sequence, count: int) -> int:
         """How many of the next `count` tokens `grow` could make writable with what is free or can be evicted."""
-        num_pages = len(sequence.pages) + self._pool.num_available - self._writes_shared(sequence)
+        num_pages = len(sequence.pages) + self.available(sequence) - self._writes_shared(sequence)
         return max(0, min(count, num_pages * self._page_size - sequence.num_computed))
 
     def _writes_shared(self, sequence: Sequence) -> bool:
@@ -55,19 +66,22 @@ class SequencePages:
         return index < len(sequence.pages) and self._pool.must_copy(sequence.pages[index], offset)
 
     def grow(self, sequence: Sequence, end: int, copies: list[tuple[int, int, int]]) -> None:
-        """Make tokens [num_computed, end) writable. The caller has seen that `missing` pages are free.
+        """Make tokens [num_computed, end) writable, evicting where pages are missing. The caller has seen that so many are `available`.
 
         A page whose next slots others may read is replaced by a new one, and (old, new, tokens) is added to `copies`.
         The old page may be given away before the copy is done: copies are done in order, before anything is computed.
         """
-        pool, pages = self._pool, sequence.pages
+        pool, pages, owner = self._pool, sequence.pages, owner_of(sequence.namespace)
+        missing = self.missing(sequence, end)
+        if missing:
+            self._cache.make_free(missing, owner)
         index, offset = divmod(sequence.num_computed, self._page_size)
         if self._writes_shared(sequence):
-            (own,) = pool.allocate(1)
+            (own,) = pool.allocate(1, owner)
             copies.append((pages[index], own, offset))
             pool.release((pages[index],))
             pages[index] = own
-        pages.extend(pool.allocate(pool.pages_for(end) - len(pages)))
+        pages.extend(pool.allocate(pool.pages_for(end) - len(pages), owner))
         for number in range(index, pool.pages_for(end)):
             pool.claim(pages[number], min(self._page_size, end - number * self._page_size))
 
@@ -81,6 +95,10 @@ class SequencePages:
         if sequence.lock is not None:
             self._cache.unlock(sequence.lock)
             sequence.lock = None
+
+    def forget_own(self, sequence: Sequence) -> None:
+        """Drop all that its tenant has in the cache and no sequence uses: pages that it shares with the tree alone need no copy then."""
+        self._cache.drop_own(owner_of(sequence.namespace))
 
     def detach(self, sequence: Sequence, tokens: TokenRun) -> None:
         """Leave what is computed in the tree and let go of everything."""

@@ -32,7 +32,6 @@ class Pressure:
     def plan(self, step: Step, sequence: Sequence, count: int) -> None:
         """The next `count` tokens of a sequence join the step. There is room for them, if need be by evicting."""
         end = sequence.num_computed + count
-        self._cache.evict(self._pages.missing(sequence, end) - self._pool.num_free)
         self._pages.grow(sequence, end, step.copies)
         step.add(sequence, count)
 
@@ -50,11 +49,11 @@ class Pressure:
             # Its path in the tree may lock pages beside its own (where a page was copied, or computed twice).
             self._pages.unpin(sequence)
         if not self._has_room(sequence, end):
-            self._cache.reset()  # a page that it shared with the tree alone needs no copy any more
+            self._pages.forget_own(sequence)
         return self._has_room(sequence, end)
 
     def _has_room(self, sequence: Sequence, end: int) -> bool:
-        return self._pages.missing(sequence, end) <= self._pool.num_available
+        return self._pages.missing(sequence, end) <= self._pages.available(sequence)
 
     def _victim(self, step: Step, sequence: Sequence) -> Sequence | None:
         """The least entitled running sequence without a chunk, if it is less entitled than `sequence`."""

@@ -96,14 +96,17 @@ class Scheduler:
             raise EmptySequenceError("a sequence needs at least one token")
         # The last token drawn never goes through the model.
         most = sequence.num_tokens + max(0, sequence.max_tokens - sequence.num_output_tokens - 1)
-        capacity = self._pool.num_pages * self._pool.page_size_tokens
+        tokens = token_run(sequence.token_ids)
+        capacity = self._pages.capacity_tokens(sequence, tokens)
         if most > capacity:
-            raise SequenceTooLongError(f"prompt and max_tokens need KV for {most} tokens and the pool holds {capacity}")
+            raise SequenceTooLongError(
+                f"prompt and max_tokens need KV for {most} tokens and the pool holds {capacity} for this tenant"
+            )
         now_s = self._clock()
         if not sequence.arrival_s:
             sequence.arrival_s = now_s
         sequence.status = Status.WAITING
-        self._state.tracked[sequence] = Tracked(token_run(sequence.token_ids), now_s)
+        self._state.tracked[sequence] = Tracked(tokens, now_s)
         self._state.waiting.push(sequence, now_s)
 
     def append_token(self, sequence: Sequence, token_id: int) -> None:
