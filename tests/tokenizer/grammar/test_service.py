@@ -125,6 +125,7 @@ def test_a_catastrophic_grammar_is_killed_and_the_next_one_works():
         assert isinstance(second, Compiled)
         assert service.worker_pid != pid
         assert gone(pid)
+        assert not first.retryable
         # Sent again it fails at once, without another half second of the worker.
         service.submit(3, SLOW)
         assert service.receive() == [CompileFailed(3, first.message)]
@@ -182,6 +183,7 @@ def test_the_queue_is_bounded(service):
     [outcome] = service.receive()
     assert outcome.ticket == MAX_QUEUED
     assert "waiting" in outcome.message
+    assert outcome.retryable
     assert len(wait_for(service, MAX_QUEUED)) == MAX_QUEUED
 
 
@@ -193,6 +195,7 @@ def test_a_worker_that_can_not_start_is_an_error_and_no_loop(monkeypatch):
         [outcome] = wait_for(service, 1)
         assert isinstance(outcome, CompileFailed)
         assert "can't be started" in outcome.message
+        assert outcome.retryable
         assert service.worker_pid is None
         service.submit(2, Constraint(kind="regex", source="ab"))
         assert service.receive() == []

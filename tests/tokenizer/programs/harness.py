@@ -70,6 +70,7 @@ class Compiled:
 class CompileFailed:
     ticket: int
     message: str
+    retryable: bool = False
 
 
 class FakeCompiler:
@@ -84,6 +85,8 @@ class FakeCompiler:
         self.submitted.append(constraint)
         if "bad" in constraint.source:
             self.answers.append(CompileFailed(ticket, "the schema is bad at #/x"))
+        elif "full" in constraint.source:
+            self.answers.append(CompileFailed(ticket, "try again later", retryable=True))
         else:
             self.answers.append(Compiled(ticket, f"key-{constraint.source}", b"payload " + constraint.source.encode()))
 

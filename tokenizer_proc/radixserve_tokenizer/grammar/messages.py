@@ -40,6 +40,8 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="t"):
     job: int
     payload: bytes = b""
     error: str = ""
+    is_last: bool = False
+    """The worker ends now: a job that is sent to it would be lost."""
 
 
 ToWorker: TypeAlias = Start | Compile

@@ -49,10 +49,14 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class CompileFailed:
-    """A constraint can't be enforced. The message is for the user: a 400, before anything was queued."""
+    """There is no grammar. The message is for the user, and comes before anything was queued.
+
+    `retryable`: nothing is wrong with the constraint, the compiler was full or away (a 503); else it can't be enforced (a 400).
+    """
 
     ticket: int
     message: str
+    retryable: bool = False
 
 
 Outcome: TypeAlias = Compiled | CompileFailed
@@ -121,7 +125,8 @@ class GrammarService:
         job = self._jobs.get(prepared.key)
         if job is None:
             if len(self._jobs) >= MAX_QUEUED:
-                self._finish(CompileFailed(ticket, f"{MAX_QUEUED} grammars are waiting to be compiled: try again later"))
+                message = f"{MAX_QUEUED} grammars are waiting to be compiled: try again later"
+                self._finish(CompileFailed(ticket, message, retryable=True))
                 return
             self._num_jobs += 1
             job = self._jobs[prepared.key] = _Job(self._num_jobs, prepared)
@@ -219,6 +224,8 @@ class GrammarService:
                 self._running = None
                 if message.error:
                     self._fail(job, message.error)
+                    if message.is_last:
+                        raise WorkerDied("it ran out of memory")
                     return
                 self._payloads.put(job.prepared.key, message.payload)
                 del self._jobs[job.prepared.key]
@@ -242,7 +249,7 @@ class GrammarService:
         self._failed_starts = 0
         self._deadline = self._clock() + _RETRY_START_S
         for waiting in list(self._jobs.values()):
-            self._fail(waiting, "the grammar compiler can't be started: see the server's log", remember=False)
+            self._fail(waiting, "the grammar compiler can't be started: see the server's log", retryable=True)
 
     def _kill_worker(self) -> None:
         assert self._worker is not None
@@ -260,12 +267,12 @@ class GrammarService:
         self._worker.send(Compile(job=job.number, kind=job.prepared.kind, source=job.prepared.source))
         self._watch()
 
-    def _fail(self, job: _Job, message: str, *, remember: bool = True) -> None:
-        if remember:
+    def _fail(self, job: _Job, message: str, *, retryable: bool = False) -> None:
+        if not retryable:
             self._failures.put(job.prepared.key, message, self._clock())
         del self._jobs[job.prepared.key]
         for ticket in job.tickets:
-            self._finish(CompileFailed(ticket, message))
+            self._finish(CompileFailed(ticket, message, retryable=retryable))
 
     def _finish(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)

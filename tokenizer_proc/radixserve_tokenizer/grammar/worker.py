@@ -61,8 +61,8 @@ def _serve(connection: socket.socket) -> int:
                         payload = compiler.compile(message.kind, message.source)
                         result = Result(job=message.job, payload=payload)
                     except CompileError as error:
-                        result = Result(job=message.job, error=str(error))
                         exhausted = isinstance(error, OutOfMemoryError)
+                        result = Result(job=message.job, error=str(error), is_last=exhausted)
                     connection.sendall(frame(result))
                     if exhausted:
                         return 0  # the service starts another

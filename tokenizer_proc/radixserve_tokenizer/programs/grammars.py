@@ -55,6 +55,11 @@ class FailedAnswer(Protocol):
         """For the client."""
         ...
 
+    @property
+    def retryable(self) -> bool:
+        """Nothing is wrong with the constraint: the compiler can't be had now."""
+        ...
+
 
 class Compiler(Protocol):
     """What compiles constraints beside this process's loop."""
@@ -132,7 +137,7 @@ class GrammarDesk:
                 continue
             result: Result
             if isinstance(answer, FailedAnswer):
-                result = OpError(answer.message, code="invalid_grammar", param="constraint")
+                result = _refusal(answer)
             else:
                 result = GrammarRef(key=answer.key, payload=answer.payload)
                 self._keep(key, result)
@@ -145,3 +150,9 @@ class GrammarDesk:
         while self._ready_bytes > _MAX_CACHE_BYTES and len(self._ready) > 1:
             _, oldest = self._ready.popitem(last=False)
             self._ready_bytes -= len(oldest.payload)
+
+
+def _refusal(answer: FailedAnswer) -> OpError:
+    if answer.retryable:
+        return OpError(answer.message, code="grammar_unavailable", status=503, retryable=True)
+    return OpError(answer.message, code="invalid_grammar", param="constraint")
