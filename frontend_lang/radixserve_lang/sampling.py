@@ -22,7 +22,7 @@ class SamplingArgs(TypedDict, total=False):
     top_k: int
     """Only the k likeliest tokens (0: all)."""
     top_p: float
-    """Only the likeliest tokens that hold this much probability (1)."""
+    """0 to 1: only the likeliest tokens that hold this much probability; 0: the likeliest alone (1)."""
     min_p: float
     """Only tokens with at least this share of the likeliest one's probability (0)."""
     repetition_penalty: float
@@ -34,7 +34,7 @@ class SamplingArgs(TypedDict, total=False):
     logit_bias: Mapping[int, float]
     """Added to the logits of these token ids (none)."""
     seed: int | None
-    """Of this op alone (drawn from the run's seed, the branch and the op)."""
+    """Of this generation alone (drawn from the run's seed, the branch, and its number among the branch's generations)."""
     ignore_eos: bool
     """Go on past the end of the text (False)."""
     stop: str | Sequence[str] | None

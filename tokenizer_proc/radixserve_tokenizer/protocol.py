@@ -60,13 +60,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     top_k: int = 0
     """0 (or -1) is off."""
     top_p: float = 1.0
+    """0 to 1; 0 leaves the likeliest token alone."""
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
     seed: int | None = None
-    """None: drawn from (program seed, branch path, op)."""
+    """None: drawn from (program seed, branch path, number of this generation on its branch)."""
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -79,9 +80,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the output must match. `source` is a JSON Schema (JSON text), a regex, an EBNF grammar, or empty for any JSON object."""
+    """What the output must match.
 
-    kind: Literal["json_object", "json_schema", "regex", "ebnf"]
+    `source` is a JSON Schema (JSON text), a regex, an EBNF grammar, a JSON list of texts of which the output must be one
+    ("choice"), or empty for any JSON object.
+    """
+
+    kind: Literal["json_object", "json_schema", "regex", "ebnf", "choice"]
     source: str = ""
 
 

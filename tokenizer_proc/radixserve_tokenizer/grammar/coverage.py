@@ -68,7 +68,7 @@ def prepare_schema(source: str) -> str:
 
 
 def _parse(source: str) -> Any:
-    if len(source) > MAX_SCHEMA_BYTES:
+    if len(source) > MAX_SCHEMA_BYTES or len(source.encode(errors="surrogatepass")) > MAX_SCHEMA_BYTES:
         raise ConstraintError(f"it is larger than {MAX_SCHEMA_BYTES} bytes", "")
     try:
         schema = json.loads(source, parse_constant=_no_constant, object_pairs_hook=_object)

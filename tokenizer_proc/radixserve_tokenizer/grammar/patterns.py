@@ -25,6 +25,11 @@ def output_rule(source: str) -> str:
     return " | ".join(_write(content, _plain) for _, content, _ in alternatives(parse(source)))
 
 
+def literal_rule(text: str) -> str:
+    """The body of a rule for this text alone."""
+    return f'"{"".join(_char(ord(char)) for char in text)}"'
+
+
 def json_string_rule(source: str) -> str:
     """The body of a rule for what stands *between the quotes* of a JSON string that has a `pattern`; raises `RegexError`.
 
@@ -71,7 +76,7 @@ def _escaped(found: CharSet) -> str:
 
 
 def _char(code: int) -> str:
-    """A code point inside a class: ASCII letters and digits as they are, the rest by number."""
+    """A code point inside a class or a literal: ASCII letters and digits as they are, the rest by number."""
     char = chr(code)
     if char.isascii() and char.isalnum():
         return char

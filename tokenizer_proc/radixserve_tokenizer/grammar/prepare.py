@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from radixserve_tokenizer.grammar.coverage import prepare_schema
 from radixserve_tokenizer.grammar.errors import ConstraintError
 from radixserve_tokenizer.grammar.jsonobject import JSON_OBJECT_GRAMMAR
-from radixserve_tokenizer.grammar.patterns import output_rule
+from radixserve_tokenizer.grammar.patterns import literal_rule, output_rule
 from radixserve_tokenizer.grammar.regex import RegexError
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 #: Part of every key: raise it where the same source starts to compile to another grammar.
 _FORMAT = "1"
 MAX_EBNF_BYTES = 128 << 10
+#: Of all choices together, in UTF-8. Compiled, a byte takes up to 192: what is larger than this may be too large for the runtime.
+MAX_CHOICES_BYTES = 40 << 10
+#: No list within that limit is longer as JSON: a byte takes at most `"\\u0061",` there.
+_MAX_JSON_OF_CHOICES = 10 * MAX_CHOICES_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +46,37 @@ def prepare(constraint: Constraint) -> Prepared:
                 return _prepared("ebnf", f"root ::= {output_rule(constraint.source)}\n")
             except RegexError as error:
                 raise ConstraintError(f"regex: {error}") from error
+        case "choice":
+            return _prepared("ebnf", f"root ::= {' | '.join(map(literal_rule, _choices(constraint.source)))}\n")
         case "ebnf":
             return _prepared("ebnf", _checked_ebnf(constraint.source))
+
+
+def _choices(source: str) -> list[str]:
+    """The texts of a JSON list, each once and in one order, whatever theirs was."""
+    found = _texts(source)
+    if not found:
+        raise ConstraintError("choice: it must be a JSON list of texts that are not empty")
+    if sum(len(text.encode()) for text in found) > MAX_CHOICES_BYTES:
+        raise _too_many_choices()
+    return sorted(set(found))
+
+
+def _texts(source: str) -> list[str]:
+    if len(source) > _MAX_JSON_OF_CHOICES:
+        raise _too_many_choices()
+    try:
+        found: Any = json.loads(source)
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ConstraintError("choice: a text has a lone surrogate, which is no character") from error
+    except (ValueError, RecursionError) as error:
+        raise ConstraintError("choice: it is not valid JSON") from error
+    return found if isinstance(found, list) and all(isinstance(text, str) and text for text in found) else []
+
+
+def _too_many_choices() -> ConstraintError:
+    return ConstraintError(f"choice: the choices together are larger than {MAX_CHOICES_BYTES} bytes")
 
 
 def _checked_ebnf(source: str) -> str:
