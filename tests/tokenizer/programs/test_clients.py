@@ -28,6 +28,27 @@ def test_every_program_is_admitted_or_refused_and_the_counts_add_up() -> None:
     assert world.core.services.admission.num_refused == 196
 
 
+def test_opens_that_come_before_their_generations_count_too() -> None:
+    world = World(settings=config(max_queued=4))
+    world.runtime.hold = True
+    world.send(*(wire.Open(program=number) for number in range(200)))
+    admitted = [event.program for event in world.of(wire.Admitted)]
+    assert len(admitted) == 4
+    assert len(world.of(wire.Refused)) == 196
+    world.send(*(message for number in admitted for message in (append(0, "a", program=number), gen(1, program=number))))
+    assert world.core.services.admission.num_queued == 4
+    world.runtime.answer_all()
+    world.settle()
+    # A program that is open and asks for nothing holds its place for a second, not for good.
+    world.send(*(wire.Open(program=number) for number in range(300, 304)), wire.Open(program=304))
+    assert world.of(wire.Refused)[-1].program == 304
+    world.send(wire.Close(program=300), wire.Open(program=305))
+    assert world.of(wire.Admitted)[-1].program == 305
+    world.now += 1.0
+    world.send(wire.Open(program=306))
+    assert world.of(wire.Admitted)[-1].program == 306
+
+
 def test_generations_of_an_admitted_program_are_never_refused() -> None:
     world = World(settings=config(max_queued=4))
     world.runtime.hold = True

@@ -35,9 +35,9 @@ NAN, INF = math.nan, math.inf
         ("temperature", INF, "between 0 and 2"),
         ("temperature", -0.1, "between 0 and 2"),
         ("temperature", 2.01, "between 0 and 2"),
-        ("top_p", 0.0, "above 0 and at most 1"),
-        ("top_p", NAN, "above 0 and at most 1"),
-        ("top_p", 1.5, "above 0 and at most 1"),
+        ("top_p", -0.1, "between 0 and 1"),
+        ("top_p", NAN, "between 0 and 1"),
+        ("top_p", 1.5, "between 0 and 1"),
         ("min_p", -0.5, "between 0 and 1"),
         ("min_p", NAN, "between 0 and 1"),
         ("presence_penalty", 2.5, "between -2 and 2"),
@@ -397,6 +397,21 @@ def test_a_grammar_is_compiled_once_and_its_payload_sent_once() -> None:
     grammars = [m.grammar for m in world.sent(rt.Generate)]
     assert [bool(grammar and grammar.payload) for grammar in grammars] == [True, False, False, False]
     assert len(world.of(wire.Done)) == 4
+
+
+def test_a_compiler_that_is_away_is_no_fault_of_the_constraint() -> None:
+    full = wire.Constraint(kind="regex", source="full")
+    world = opened().send(append(0, "hi"), gen(1, constraint=full))
+    failed = world.one(wire.Failed)
+    assert (failed.status, failed.code, failed.param, failed.retryable) == (503, "grammar_unavailable", "", True)
+    world.send(wire.Rollback(program=1, op=2, branch=0, to_op=1), gen(3, constraint=full))
+    assert len(world.compiler.submitted) == 2, "it is not remembered"
+
+
+def test_top_p_0_is_the_best_token_alone() -> None:
+    world = opened().send(append(0, "hi"), gen(1, temperature=1.5, top_p=0.0), gen(2, temperature=1.5, top_p=0.1))
+    sent = [(m.sampling.temperature, m.sampling.top_p) for m in world.sent(rt.Generate)]
+    assert sent == [(0.0, 1.0), (1.5, 0.1)]
 
 
 def test_the_runtime_may_ask_for_a_grammar_again() -> None:

@@ -54,7 +54,8 @@ class Intake:
             text = f"program {number} is open already: count program numbers up"
             client.events.append(wire.Refused(program=number, status=400, code="duplicate_program", message=text))
             return
-        refusal = self._services.admission.open(message)
+        own_number = self._services.next_id()
+        refusal = self._services.admission.open(message, own_number, self._services.clock())
         if refusal is not None:
             client.note_refused(number)
             client.events.append(
@@ -72,7 +73,7 @@ class Intake:
             client=client,
             number=number,
             seed=random_seed() if message.seed is None else message.seed,
-            owner=Owner(program=self._services.next_id(), cache_salt=message.cache_salt, priority=message.priority),
+            owner=Owner(program=own_number, cache_salt=message.cache_salt, priority=message.priority),
             credits=min(message.credits, MAX_CREDITS),
         )
         root = self._branch(program, message.branch, ())

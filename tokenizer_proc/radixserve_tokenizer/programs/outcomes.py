@@ -142,7 +142,7 @@ class Outcomes:
         program.streams.clear()
         program.client.streaming.pop(program, None)
         program.client.programs.pop(program.number, None)
-        self._services.admission.close()
+        self._services.admission.close(program.owner.program)
 
     def release(self, task: Task) -> None:
         """The branch is not busy with `task` any more; whoever works on it stops."""

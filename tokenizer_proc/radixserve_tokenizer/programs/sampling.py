@@ -55,9 +55,10 @@ def resolve(sampling: Sampling, *, seed: int, prompt_tokens: int, max_context: i
         max_tokens=max_tokens,
         seed=unsigned(seed if sampling.seed is None else sampling.seed),
         min_tokens=sampling.min_tokens,
-        temperature=sampling.temperature,
+        # OpenAI's range of top_p starts at 0, where no mass is left but the best token's: that is greedy.
+        temperature=sampling.temperature if sampling.top_p > 0 else 0.0,
         top_k=max(0, sampling.top_k),
-        top_p=sampling.top_p,
+        top_p=sampling.top_p if sampling.top_p > 0 else 1.0,
         min_p=sampling.min_p,
         repetition_penalty=sampling.repetition_penalty,
         presence_penalty=sampling.presence_penalty,
@@ -81,7 +82,7 @@ def _within(name: str, value: float, low: float, high: float, *, above_low: bool
 
 def _check_numbers(sampling: Sampling, limits: SamplingLimits) -> None:
     _within("temperature", sampling.temperature, 0, 2)
-    _within("top_p", sampling.top_p, 0, 1, above_low=True)
+    _within("top_p", sampling.top_p, 0, 1)
     _within("min_p", sampling.min_p, 0, 1)
     _within("presence_penalty", sampling.presence_penalty, -2, 2)
     _within("frequency_penalty", sampling.frequency_penalty, -2, 2)

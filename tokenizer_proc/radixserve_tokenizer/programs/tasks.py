@@ -12,9 +12,9 @@ from radixserve_tokenizer.link import Request
 from radixserve_tokenizer.programs import sampling as sampling_rules
 from radixserve_tokenizer.programs.errors import ContextLengthError, EmptyPromptError, OpError
 from radixserve_tokenizer.programs.generation import Generation
+from radixserve_tokenizer.programs.limits import check_options
 from radixserve_tokenizer.programs.log import TokenLog
 from radixserve_tokenizer.programs.logprobs import describe, describe_prompt
-from radixserve_tokenizer.programs.limits import check_options
 from radixserve_tokenizer.programs.scoring import Scoring, encode_options
 from radixserve_tokenizer.programs.seeds import op_seed
 
@@ -56,7 +56,7 @@ class Tasks:
         )
         task = Generation(branch, op, services.text.tokenizer, sampling, len(branch.log))
         branch.task = task
-        services.admission.enqueue()
+        services.admission.enqueue(branch.program.owner.program)
         if op.constraint is None:
             self._generate(task, None)
             return True
@@ -78,7 +78,7 @@ class Tasks:
         task = Scoring(branch, op, option_ids)
         branch.task = task
         task.undo = partial(self._stop_scoring, task)
-        services.admission.enqueue()
+        services.admission.enqueue(branch.program.owner.program)
         log, branch_id = self._scored_log(task)
         longest = max(map(len, option_ids))
         if len(log) == 0:
