@@ -171,12 +171,13 @@ def write_tiny_gguf(
     quantization: Literal["F32", "F16", "Q8_0"] = "F32",
     vocab_size: int = 512,
     seed: int = 0,
+    settings: Mapping[str, float | str] | None = None,
     **overrides: object,
 ) -> Path:
     """The same model as `write_tiny_checkpoint` gives, as llama.cpp's converter would write it. Returns `path`.
 
     Matrices are stored in `quantization`, vectors in F32. Settings of `overrides` that GGUF states by tensors (biases) or not at all are
-    followed too; rope scaling must be added by the caller.
+    followed too; rope scaling must be added by the caller, in `settings` (GGUF's own keys and values, as they are).
     """
     from gguf import GGMLQuantizationType, GGUFWriter
     from gguf.quants import quantize
@@ -185,6 +186,8 @@ def write_tiny_gguf(
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = GGUFWriter(path, arch)
     _write_settings(writer, config)
+    for key, setting in (settings or {}).items():
+        (writer.add_string(key, setting) if isinstance(setting, str) else writer.add_float32(key, setting))
     _write_vocabulary(writer, train_tokenizer(vocab_size), vocab_size)
     for name, value in tiny_weights(config, seed).items():
         if arch == "llama" and (".q_proj." in name or ".k_proj." in name):

@@ -78,15 +78,16 @@ def _vocab_size(file: GgufFile) -> int:
 def _rope_scaling(fields: Fields, name: str, max_context: int) -> RopeScaling | None:
     """llama3's frequency factors are a tensor (rope_freqs.weight) and no setting: see Weights.rope_factors."""
     prefix = f"{name}.rope.scaling"
-    kind = fields.text(f"{prefix}.type", "none")
+    stretch = _scaling_factor(fields, name)
+    kind = fields.text(f"{prefix}.type", "none" if stretch is None else "linear")
     for key in _UNSERVED_SCALING_KEYS:
         if fields.has(f"{prefix}.{key}"):
             raise UnsupportedModelError(f"{fields.source}: {prefix}.{key} is not supported")
     if kind == "none":
         return None
-    factor = fields.number(f"{prefix}.factor")
+    factor = fields.number(f"{prefix}.factor") if stretch is None else stretch
     if kind == "linear":
-        return RopeScaling("linear", factor)
+        return RopeScaling("linear", factor) if factor != 1.0 else None
     if kind == "yarn":
         return RopeScaling(
             "yarn",
@@ -97,6 +98,14 @@ def _rope_scaling(fields: Fields, name: str, max_context: int) -> RopeScaling | 
             attention_factor=yarn_mscale(factor) * fields.number(f"{prefix}.attn_factor", 1.0),
         )
     raise UnsupportedModelError(f"{fields.source}: rope scaling {kind!r} is not supported, only linear and yarn")
+
+
+def _scaling_factor(fields: Fields, name: str) -> float | None:
+    """By today's key, or by the one of older files, which had no type beside it: it was always linear."""
+    for key in (f"{name}.rope.scaling.factor", f"{name}.rope.scale_linear"):
+        if fields.has(key):
+            return fields.number(key)
+    return None
 
 
 def _eos_token_ids(fields: Fields) -> tuple[int, ...]:

@@ -202,3 +202,30 @@ def test_gguf_says_the_same_as_the_folder(tmp_path: Path, arch: str) -> None:
     folder = read(tmp_path, arch)
     assert file.rms_eps == pytest.approx(folder.rms_eps)
     assert replace(file, rms_eps=folder.rms_eps) == folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "scaling"),
+    [
+        ({"scale_linear": 4.0}, RopeScaling("linear", 4.0)),
+        ({"scale_linear": 1.0}, None),
+        ({"scaling.factor": 2.0}, RopeScaling("linear", 2.0)),
+        ({"scaling.factor": 2.0, "scale_linear": 4.0}, RopeScaling("linear", 2.0)),
+        ({"scaling.type": "linear", "scaling.factor": 2.0}, RopeScaling("linear", 2.0)),
+        ({"scaling.type": "linear", "scale_linear": 4.0}, RopeScaling("linear", 4.0)),
+        ({"scaling.type": "none", "scale_linear": 4.0}, None),
+        ({}, None),
+    ],
+)
+def test_gguf_rope_scaling_by_every_key(tmp_path: Path, settings: dict[str, float | str], scaling: RopeScaling | None) -> None:
+    """Files from before `rope.scaling` have `rope.scale_linear`; a factor without a type is linear, as llama.cpp reads it."""
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", settings={f"llama.rope.{key}": value for key, value in settings.items()})
+    config = read_config(path)
+    assert (config.rope_scaling, config.max_context) == (scaling, 4096)
+
+
+@pytest.mark.parametrize("key", ["scale_linear", "scaling.factor"])
+def test_gguf_rope_scaling_that_is_none(tmp_path: Path, key: str) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", settings={f"llama.rope.{key}": 0.0})
+    with pytest.raises(BrokenCheckpointError, match=key):
+        read_config(path)
