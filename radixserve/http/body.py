@@ -1,4 +1,4 @@
-"""A request's body: read within a limit, parsed by orjson from the raw bytes.
+"""A request's body: read within a limit of bytes and of time, parsed by orjson from the raw bytes.
 
 orjson refuses what JSON does not have: NaN and Infinity, numbers beyond a double, lone surrogates, invalid UTF-8. U+0000,
 which JSON has, is refused here: no template, tokenizer or grammar that a request reaches gives it a meaning.
@@ -6,27 +6,35 @@ which JSON has, is refused here: no template, tokenizer or grammar that a reques
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from radixserve.http.errors import ApiError, BadRequestError, BodyTooLargeError, ClientDisconnectedError
+from radixserve.http.errors import ApiError, BadRequestError, BodyTimeoutError, BodyTooLargeError, ClientDisconnectedError
 
 if TYPE_CHECKING:
     from fastapi import Request
+
+    from radixserve.http.config import HttpConfig
 
 #: A body over the limit is read on (and thrown away) up to this many times the limit, so that the client sees the answer.
 _DRAIN_FACTOR = 8
 
 
-async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
-    """The body as an object; raises `ApiError` with 400, 413 or 415."""
+async def read_json(request: Request, config: HttpConfig) -> dict[str, Any]:
+    """The body as an object; raises `ApiError` with 400, 408, 413 or 415."""
     content_type = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise ApiError(
             f"Content-Type must be application/json, not {content_type[:100]!r}.", status=415, code="unsupported_media_type"
         )
-    return parse_json(await _read(request, max_bytes))
+    try:
+        async with asyncio.timeout(config.body_timeout_s):
+            raw = await _read(request, config.max_body_bytes)
+    except TimeoutError:
+        raise BodyTimeoutError(config.body_timeout_s) from None
+    return parse_json(raw)
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:

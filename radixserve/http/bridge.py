@@ -200,7 +200,7 @@ class RunningPrograms:
     async def _next(self) -> _Arrival:
         arrival = await self._events.get()
         if isinstance(arrival.event, (Refused, Failed, Goodbye)):
-            raise from_event(arrival.event)
+            raise from_event(arrival.event, self._specs[arrival.program].request_fields)
         return arrival
 
 

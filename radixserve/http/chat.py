@@ -37,11 +37,11 @@ router = APIRouter(tags=["chat"])
 async def chat_completions(http: Request) -> Response:
     """OpenAI's chat API.
 
-    Messages of all roles, with text as a string or a list of parts. `tools` are accepted with `tool_choice` auto or none, but
-    the model is not told of them yet and answers with text. Unknown fields are ignored; a known one that can't be honoured is a 400.
+    Messages of all roles, with text as a string or a list of parts; calls and results of tools may be among them. `tools` are
+    not supported yet, but with `tool_choice` none. Unknown fields are ignored; a known one that can't be honoured is a 400.
     """
     state = state_of(http)
-    body = await read_json(http, state.config.max_body_bytes)
+    body = await read_json(http, state.config)
     card = state.card
     request = parse_request(ChatRequest, body, state.config)
     name = state.check_model(request.model)
@@ -55,15 +55,20 @@ def build_spec(request: ChatRequest, body: dict[str, Any], state: ServerState) -
         raise BadRequestError("This model has no chat template; use /v1/completions.", code="unsupported_endpoint")
     refuse_unsupported(body, chat=True)
     refuse_tool_calls(request.tools, request.tool_choice, state.config.max_tools)
+    asked = find_constraint(body)
+    names = {"constraint": asked.field, "prompt": "messages"}
+    if request.max_completion_tokens is not None:
+        names["max_tokens"] = "max_completion_tokens"
     segments = parse_messages(request.messages, state.config)
     if request.continue_final_message:
         segments = continue_last(segments)
     return ProgramSpec(
         segments=segments,
         sampling=request.sampling(state.card, logprobs=request.wanted_logprobs()),
-        constraint=find_constraint(body, state.config),
+        constraint=asked.constraint,
         n=request.n or 1,
         stream=bool(request.stream),
+        request_fields=names,
     )
 
 

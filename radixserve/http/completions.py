@@ -43,7 +43,7 @@ async def completions(http: Request) -> Response:
     (streamed: in one chunk, once they are all there); `max_tokens` 0 asks for them alone.
     """
     state = state_of(http)
-    body = await read_json(http, state.config.max_body_bytes)
+    body = await read_json(http, state.config)
     card = state.card
     request = parse_request(CompletionRequest, body, state.config)
     name = state.check_model(request.model)
@@ -71,10 +71,14 @@ def build_specs(
     logprobs = -1 if request.logprobs is None else request.logprobs
     prompt_logprobs = logprobs if request.echo else -1
     sampling = request.sampling(state.card, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
-    constraint = find_constraint(body, state.config)
+    asked = find_constraint(body)
+    names = {"constraint": asked.field, "messages": "prompt", "ids": "prompt"}
     # The prompt's log-probabilities come with the end of a generation and must be written before its text.
     stream = bool(request.stream) and prompt_logprobs < 0
-    return [ProgramSpec(segments=(prompt,), sampling=sampling, constraint=constraint, n=n, stream=stream) for prompt in prompts]
+    return [
+        ProgramSpec(segments=(prompt,), sampling=sampling, constraint=asked.constraint, n=n, stream=stream, request_fields=names)
+        for prompt in prompts
+    ]
 
 
 async def _echoes(request: CompletionRequest, prompts: list[Segment], state: ServerState) -> list[str]:

@@ -11,9 +11,15 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8000
     served_names: tuple[str, ...] = ()
-    """Names that a request's `model` may have; the first is the one that is shown. Empty: the model's own name and "default"."""
+    """Names that a request's `model` may have; the first is the one that is shown.
+
+    Empty: the model's own name and "default". `radixserve serve` always gives names, and "default" is none of its own.
+    """
 
     max_body_bytes: int = 8 << 20
+    """Of a request; constraints have the tokenizer process's own limits within it."""
+    body_timeout_s: float = 30.0
+    """How long a client may take to send its body, from the head on; then 408."""
     max_messages: int = 4096
     max_prompts: int = 512
     """Prompts of one completions request."""
@@ -27,9 +33,8 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_stop_token_ids: int = 64
     max_logit_bias: int = 1024
     max_tools: int = 128
-    max_schema_bytes: int = 256 << 10
     max_json_depth: int = 64
-    """Of a schema, and of what a message carries beside its text."""
+    """Of what a message carries beside its text."""
     max_cache_salt_chars: int = 256
 
     stream_credits: int = 64

@@ -1,22 +1,18 @@
 """What the output must match: `response_format`, and vLLM's `structured_outputs` and older `guided_*` fields.
 
-Every form becomes one `Constraint` of the wire; whether a schema can be enforced is decided by the tokenizer process.
+Every form becomes one `Constraint` of the wire; whether it can be enforced, and how large it may be, is decided by the
+tokenizer process.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 
-from radixserve.http.body import json_depth
 from radixserve.http.errors import BadRequestError
 from radixserve.http.fields import show
 from radixserve_tokenizer.protocol import Constraint
-
-if TYPE_CHECKING:
-    from radixserve.http.config import HttpConfig
 
 _FORMS = ("json", "json_object", "regex", "choice", "grammar")
 _OLDER = {
@@ -29,21 +25,27 @@ _OLDER = {
 _UNSUPPORTED = ("structural_tag", "guided_decoding_backend", "guided_whitespace_pattern", "whitespace_pattern")
 
 
-def find_constraint(body: dict[str, Any], config: HttpConfig) -> Constraint | None:
+class Asked(NamedTuple):
+    """A constraint, and the field of the request that asks for it: what the engine says of it is said of that field."""
+
+    field: str
+    constraint: Constraint | None
+
+
+def find_constraint(body: dict[str, Any]) -> Asked:
     """The one constraint that a request asks for; raises `BadRequestError` when it asks for several or for none that exists."""
-    found: list[tuple[str, Constraint]] = []
+    found = _structured(body)
     if body.get("response_format") is not None:
-        constraint = _response_format(body["response_format"], config)
-        if constraint is not None:
-            found.append(("response_format", constraint))
-    found += _structured(body, config)
+        asked = _response_format(body["response_format"])
+        if asked.constraint is not None:
+            found.insert(0, asked)
     if len(found) > 1:
-        names = " and ".join(repr(name) for name, _ in found)
-        raise BadRequestError(f"{names} both constrain the output; send one.", param=found[1][0], code="invalid_value")
-    return found[0][1] if found else None
+        names = " and ".join(repr(asked.field) for asked in found)
+        raise BadRequestError(f"{names} both constrain the output; send one.", param=found[1].field, code="invalid_value")
+    return found[0] if found else Asked("", None)
 
 
-def _response_format(value: Any, config: HttpConfig) -> Constraint | None:
+def _response_format(value: Any) -> Asked:
     if not isinstance(value, dict):
         raise BadRequestError(
             f"'response_format' must be an object, not {show(value)}.", param="response_format", code="invalid_type"
@@ -51,9 +53,9 @@ def _response_format(value: Any, config: HttpConfig) -> Constraint | None:
     form = cast("dict[str, Any]", value)
     match form.get("type"):
         case "text":
-            return None
+            return Asked("response_format", None)
         case "json_object":
-            return Constraint(kind="json_object")
+            return Asked("response_format", Constraint(kind="json_object"))
         case "json_schema":
             described = form.get("json_schema")
             if not isinstance(described, dict):
@@ -63,7 +65,8 @@ def _response_format(value: Any, config: HttpConfig) -> Constraint | None:
                     code="invalid_type",
                 )
             # `strict` false asks for less than what is enforced anyway.
-            return _schema(cast("dict[str, Any]", described).get("schema"), "response_format.json_schema.schema", config)
+            path = "response_format.json_schema.schema"
+            return Asked(path, _schema(cast("dict[str, Any]", described).get("schema"), path))
         case other:
             raise BadRequestError(
                 f"'response_format.type' must be 'text', 'json_object' or 'json_schema', not {show(other)}.",
@@ -72,7 +75,7 @@ def _response_format(value: Any, config: HttpConfig) -> Constraint | None:
             )
 
 
-def _structured(body: dict[str, Any], config: HttpConfig) -> list[tuple[str, Constraint]]:
+def _structured(body: dict[str, Any]) -> list[Asked]:
     forms: list[tuple[str, str, Any]] = []
     structured = body.get("structured_outputs")
     if structured is not None:
@@ -93,23 +96,22 @@ def _structured(body: dict[str, Any], config: HttpConfig) -> list[tuple[str, Con
     forms += [
         (older, form, body[older]) for older, form in _OLDER.items() if body.get(older) is not None and body[older] is not False
     ]
-    return [(path, _form(form, value, path, config)) for path, form, value in forms]
+    return [Asked(path, _form(form, value, path)) for path, form, value in forms]
 
 
-def _form(form: str, value: Any, path: str, config: HttpConfig) -> Constraint:
+def _form(form: str, value: Any, path: str) -> Constraint:
     match form:
         case "json":
-            return _schema(_parsed(value, path), path, config)
+            return _schema(_parsed(value, path), path)
         case "json_object":
             if value is not True:
                 raise BadRequestError(f"'{path}' must be true or false.", param=path, code="invalid_type")
             return Constraint(kind="json_object")
         case "choice":
-            return _choice(value, path, config)
+            return _choice(value, path)
         case _:
             if not isinstance(value, str) or not value:
                 raise BadRequestError(f"'{path}' must be a string that is not empty.", param=path, code="invalid_type")
-            _check_size(value, path, config)
             return Constraint(kind="regex" if form == "regex" else "ebnf", source=value)
 
 
@@ -123,37 +125,19 @@ def _parsed(value: Any, path: str) -> Any:
         raise BadRequestError(f"'{path}' is not valid JSON: {error}.", param=path, code="invalid_json_schema") from error
 
 
-def _schema(schema: Any, path: str, config: HttpConfig) -> Constraint:
+def _schema(schema: Any, path: str) -> Constraint:
     if not isinstance(schema, dict):
         raise BadRequestError(
             f"'{path}' must be a JSON Schema object, not {show(schema)}.", param=path, code="invalid_json_schema"
         )
-    if json_depth(schema, config.max_json_depth) > config.max_json_depth:
-        raise BadRequestError(
-            f"'{path}' nests deeper than the limit of {config.max_json_depth} levels.", param=path, code="invalid_json_schema"
-        )
-    source = orjson.dumps(schema).decode()
-    _check_size(source, path, config)
-    return Constraint(kind="json_schema", source=source)
+    try:
+        return Constraint(kind="json_schema", source=orjson.dumps(schema).decode())
+    except orjson.JSONEncodeError as error:  # the only thing that can be read and not be written
+        raise BadRequestError(f"'{path}' nests too deep.", param=path, code="invalid_json_schema") from error
 
 
-def _choice(value: Any, path: str, config: HttpConfig) -> Constraint:
+def _choice(value: Any, path: str) -> Constraint:
     choices = value if isinstance(value, list) else []
     if not choices or not all(isinstance(one, str) and one for one in choices):
         raise BadRequestError(f"'{path}' must be a list of strings that are not empty.", param=path, code="invalid_type")
-    source = "|".join(_escape(one) for one in choices)
-    _check_size(source, path, config)
-    return Constraint(kind="regex", source=f"({source})")
-
-
-def _escape(text: str) -> str:
-    """Like `re.escape`, without the escapes that only Python knows (a space or a line break stands for itself)."""
-    return re.sub(r"[\\.^$|?*+()\[\]{}]", lambda found: "\\" + found.group(), text)
-
-
-def _check_size(source: str, path: str, config: HttpConfig) -> None:
-    size = len(source.encode())
-    if size > config.max_schema_bytes:
-        raise BadRequestError(
-            f"'{path}' has {size} bytes; the limit is {config.max_schema_bytes}.", param=path, code="string_above_max_length"
-        )
+    return Constraint(kind="choice", source=orjson.dumps(choices).decode())

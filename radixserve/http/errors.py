@@ -3,6 +3,7 @@
     ApiError                  anything that a client is told
       BadRequestError         400, names the parameter
       ModelNotFoundError      404
+      BodyTimeoutError        408
       BodyTooLargeError       413
       UnavailableError        503, with Retry-After
     ClientDisconnectedError   the client is gone; nobody is told anything
@@ -23,6 +24,8 @@ from starlette.exceptions import HTTPException
 from radixserve_tokenizer.protocol import Failed, Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fastapi import FastAPI, Request
 
     from radixserve_tokenizer.protocol import Goodbye
@@ -95,6 +98,17 @@ class ModelNotFoundError(ApiError):
         )
 
 
+class BodyTimeoutError(ApiError):
+    """408: the body did not come in time. The connection is closed: what still comes over it would be read as the next request."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"The request body did not arrive within {timeout_s:g} seconds.", status=408, code="request_timeout")
+
+    def headers(self) -> dict[str, str]:
+        """With the end of the connection."""
+        return {**super().headers(), "Connection": "close"}
+
+
 class BodyTooLargeError(ApiError):
     """413: the body is larger than the server takes."""
 
@@ -115,8 +129,8 @@ class ClientDisconnectedError(Exception):
     """The client closed its connection."""
 
 
-def from_event(event: Refused | Failed | Goodbye) -> ApiError:
-    """What the engine said, for the client."""
+def from_event(event: Refused | Failed | Goodbye, request_fields: Mapping[str, str]) -> ApiError:
+    """What the engine said, for the client. `request_fields`: the request's names for what the engine calls otherwise."""
     if isinstance(event, Refused):
         status = event.status if 400 <= event.status <= 599 else 503
         retry_after_s = event.retry_after_s or (1.0 if status in (429, 503) else 0.0)
@@ -125,7 +139,11 @@ def from_event(event: Refused | Failed | Goodbye) -> ApiError:
         status = event.status if 400 <= event.status <= 599 else 500
         retry_after_s = 1.0 if status in (429, 503) else 0.0
         return ApiError(
-            event.message, status=status, code=event.code or None, param=event.param or None, retry_after_s=retry_after_s
+            event.message,
+            status=status,
+            code=event.code or None,
+            param=request_fields.get(event.param, event.param) or None,
+            retry_after_s=retry_after_s,
         )
     return UnavailableError(event.message or "The connection to the engine was lost. Try again.", code="connection_lost")
 

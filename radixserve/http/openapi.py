@@ -16,6 +16,7 @@ _ERRORS = {
     "400": "The request can't be served; `param` names what is wrong.",
     "401": "The API key is missing or unknown.",
     "404": "No model of that name.",
+    "408": "The body did not arrive in time.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
     "429": "Over the tenant's limit; Retry-After says when to try again.",

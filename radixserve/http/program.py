@@ -56,6 +56,8 @@ class ProgramSpec:
     constraint: Constraint | None = None
     n: int = 1
     stream: bool = False
+    request_fields: dict[str, str] = field(default_factory=dict[str, str])
+    """The request's own name for what the engine's errors call otherwise ("constraint" -> "response_format")."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,7 @@ class SamplingRequest(BaseModel):
     max_tokens: int | None = Field(None, ge=0, le=_INT32, description="Missing: what is left of the context.")
     min_tokens: int | None = Field(None, ge=0, le=_INT32)
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False, description="Default 1; 0 is greedy.")
-    top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False, description="0 leaves the likeliest token alone.")
     top_k: int | None = Field(None, ge=-1, le=_INT32, description="0 and -1 are off.")
     min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
     repetition_penalty: float | None = Field(None, gt=0, le=10, allow_inf_nan=False)
@@ -172,8 +172,7 @@ class SamplingRequest(BaseModel):
             min_tokens=fewest,
             temperature=_or(self.temperature, 1.0),
             top_k=max(0, _or(self.top_k, 0)),
-            # OpenAI's range starts at 0, which leaves the best token alone; so does any mass this small.
-            top_p=max(1e-6, _or(self.top_p, 1.0)),
+            top_p=_or(self.top_p, 1.0),
             min_p=_or(self.min_p, 0.0),
             repetition_penalty=_or(self.repetition_penalty, 1.0),
             presence_penalty=_or(self.presence_penalty, 0.0),
@@ -199,10 +198,10 @@ class ChatRequest(SamplingRequest):
     top_logprobs: int | None = Field(None, ge=0, le=20)
     continue_final_message: bool | None = Field(None, description="The answer goes on from the last assistant message.")
     tools: Annotated[Any, WithJsonSchema(_nullable({"type": "array", "items": _OBJECT}))] = Field(
-        None, description="Accepted, and not used yet: the model is not told of them and answers with text."
+        None, description="Not supported yet: only with `tool_choice` none, which asks for text."
     )
     tool_choice: Annotated[Any, WithJsonSchema(_nullable({"enum": ["auto", "none"]}))] = Field(
-        None, description="`auto` or `none`; what demands a call is not supported yet."
+        None, description="`none`, or without `tools` also `auto`; calls are not supported yet."
     )
 
     def effective_max_tokens(self) -> int | None:

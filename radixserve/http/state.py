@@ -26,7 +26,9 @@ DEFAULT_ALIAS = "default"
 
 
 class ServerState:
-    """One app's state. The client is connected in the background, so that /health answers from the first moment."""
+    """One app's state. The client is connected in the background: an app that is served before its engine is there answers
+    /health (with "loading") meanwhile. `radixserve serve` starts the engine first; who connects before it is there waits.
+    """
 
     def __init__(self, client: ClientLike | Callable[[], ClientLike], config: HttpConfig) -> None:
         self.config = config

@@ -72,7 +72,7 @@ def refuse_unsupported(body: dict[str, Any], *, chat: bool) -> None:
 
 
 def refuse_tool_calls(tools: Any, tool_choice: Any, max_tools: int) -> None:
-    """Tools may be named, and the answer is text: `tool_choice` auto and none allow that. What demands a call is a 400."""
+    """The model is told of no tools yet, so it can't choose one: `tools` need `tool_choice` none, which asks for text."""
     if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
         raise BadRequestError("'tools' must be a list of objects.", param="tools", code="invalid_type")
     if isinstance(tools, list) and len(tools) > max_tools:
@@ -83,7 +83,13 @@ def refuse_tool_calls(tools: Any, tool_choice: Any, max_tools: int) -> None:
         )
     if tool_choice not in (None, "auto", "none"):
         raise BadRequestError(
-            f"'tool_choice' {show(tool_choice)} is not supported yet: this server writes text and calls no tools. Use 'auto' or 'none'.",
+            f"'tool_choice' {show(tool_choice)} is not supported yet: this server writes text and calls no tools. Use 'none'.",
             param="tool_choice",
+            code="unsupported_parameter",
+        )
+    if tools and tool_choice != "none":
+        raise BadRequestError(
+            "'tools' are not supported yet: the model would not be told of them. Send 'tool_choice' 'none' or leave 'tools' out.",
+            param="tools",
             code="unsupported_parameter",
         )

@@ -118,7 +118,7 @@ def test_bug_21_invalid_unicode(api, fake, hole, text):
         "stop": (CHAT, b'{"model":"tiny","messages":[{"role":"user","content":"hi"}],"stop":["%s"]}'),
         "tool": (
             CHAT,
-            b'{"model":"tiny","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"%s"}}]}',
+            b'{"model":"tiny","messages":[{"role":"user","content":"hi"}],"tool_choice":"none","tools":[{"type":"function","function":{"name":"%s"}}]}',
         ),
         "schema": (
             CHAT,

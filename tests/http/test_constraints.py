@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
 from radixserve_tokenizer.protocol import Constraint
+from tests.http.fake_engine import failing
 from tests.http.harness import CHAT, TEXT
 
 HI = [{"role": "user", "content": "hi"}]
@@ -50,13 +50,38 @@ def test_structured_outputs_and_older_names(api, fake):
     assert sent(api, fake, structured_outputs={}) is None
 
 
-def test_choices_match_themselves_alone(api, fake):
-    choices = ["a|b", "c.d", "(e)", "f g", "x-y/z", "\\", "é{2}", "[h]^$*+?"]
-    constraint = sent(api, fake, guided_choice=choices)
-    assert constraint.kind == "regex"
-    for choice in choices:
-        assert re.fullmatch(constraint.source, choice)
-    assert not re.fullmatch(constraint.source, "cxd")
+def test_choices_go_on_as_they_are(api, fake):
+    choices = ["a|b", "f g", "é{2}", *(f"option {number}" for number in range(900))]
+    for more in ({"guided_choice": choices}, {"structured_outputs": {"choice": choices}}):
+        constraint = sent(api, fake, **more)
+        assert (constraint.kind, json.loads(constraint.source)) == ("choice", choices)
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": schema_format(SCHEMA)}, "response_format.json_schema.schema"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+        ({"guided_choice": ["a"]}, "guided_choice"),
+        ({"guided_grammar": "root ::= x"}, "guided_grammar"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_engine_says_of_a_constraint_is_said_of_its_field(api, fake, more, param, stream):
+    fake.handler = failing("invalid_grammar", "it is too large", status=400, param="constraint")
+    answer = api(CHAT, {"model": "tiny", "messages": HI, "stream": stream, **more})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"], error["message"]) == (param, "invalid_grammar", "it is too large")
+
+
+def test_a_compiler_that_is_away_is_a_503(api, fake):
+    fake.handler = failing("grammar_unavailable", "try again later", status=503)
+    answer = api(CHAT, {"model": "tiny", "messages": HI, "guided_regex": "a"})
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    assert (answer.json()["error"]["param"], answer.json()["error"]["code"]) == (None, "grammar_unavailable")
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
@@ -69,7 +94,6 @@ def test_choices_match_themselves_alone(api, fake):
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"response_format": schema_format(True)}, "response_format.json_schema.schema"),
         ({"response_format": schema_format(None)}, "response_format.json_schema.schema"),
-        ({"response_format": schema_format({"enum": ["x" * 300_000]})}, "response_format.json_schema.schema"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_json": 0}, "guided_json"),
         ({"guided_regex": ""}, "guided_regex"),
@@ -89,11 +113,22 @@ def test_what_is_no_constraint(api, fake, path, more, param):
     assert fake.channels == []
 
 
-def test_deep_schema(api, fake):
+def test_how_large_and_deep_it_may_be_is_the_engines_to_say(api, fake):
+    schema: dict = {"enum": ["x" * 300_000]}
+    for _ in range(100):
+        schema = {"items": schema}
+    assert json.loads(sent(api, fake, response_format=schema_format(schema)).source) == schema
+    assert sent(api, fake, guided_regex="a" * 300_000).source == "a" * 300_000
+
+
+def test_a_schema_that_nests_too_deep_to_be_sent_on(api, fake):
     schema: dict = {}
-    for _ in range(200):
+    for _ in range(400):
         schema = {"items": schema}
     answer = api(CHAT, {"model": "tiny", "messages": HI, "response_format": schema_format(schema)})
     assert answer.status_code == 400
-    assert "64" in answer.json()["error"]["message"]
+    assert (answer.json()["error"]["param"], "deep" in answer.json()["error"]["message"]) == (
+        "response_format.json_schema.schema",
+        True,
+    )
     assert fake.channels == []

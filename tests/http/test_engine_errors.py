@@ -56,7 +56,8 @@ def test_bug_25_context_length(api, fake, path, body):
     answer = api(path, body)
     assert answer.status_code == 400
     error = ErrorAnswer.model_validate_json(answer.content).error
-    assert (error.code, error.type, error.param) == ("context_length_exceeded", "invalid_request_error", "messages")
+    field = "messages" if path == CHAT else "prompt"
+    assert (error.code, error.type, error.param) == ("context_length_exceeded", "invalid_request_error", field)
     assert error.message.startswith("This model's maximum context length is")
     assert fake.last.closed.wait(5)
 
