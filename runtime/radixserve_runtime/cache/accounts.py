@@ -65,6 +65,11 @@ class Account:
         return self.num_pages - self.num_locked
 
     @property
+    def own_room(self) -> int:
+        """Pages that it may still lock within its own limit."""
+        return self.max_pages - self.num_locked
+
+    @property
     def num_over_reserved(self) -> int:
         """Pages that others may take, as far as they are cached; not above 0 within its reserved share."""
         return self.num_pages - self.reserved_pages

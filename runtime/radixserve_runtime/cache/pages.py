@@ -79,9 +79,11 @@ class PagePool:
 
     def available_for(self, owner: Owner) -> int:
         """Pages that an owner may allocate now, if need be after evicting: as far as its own limit and others' reserves allow."""
-        account = self.accounts.get(owner)
-        pages = self.num_pages - self._num_locked - self.accounts.num_shielded(account)
-        return min(pages, account.max_pages - account.num_locked)
+        return min(self.shared_room(owner), self.accounts.get(owner).own_room)
+
+    def shared_room(self, owner: Owner) -> int:
+        """`available_for`, the owner's own limit left aside."""
+        return self.num_pages - self._num_locked - self.accounts.num_shielded(self.accounts.get(owner))
 
     def num_references(self, page: int) -> int:
         """Sequences and nodes that refer to a page."""

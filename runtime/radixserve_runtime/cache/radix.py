@@ -163,10 +163,9 @@ class RadixCache:
             if root.namespace == PUBLIC:
                 continue
             node, depth = _walk(root, tokens, len(tokens))
-            step: Node | None = node
-            while step is not None and step.parent is not None:
-                self._replace_pages(step, public[: depth // self._page_size])
-                step = step.parent
+            while node.parent is not None:
+                self._replace_pages(node, public[: depth // self._page_size])
+                node = node.parent
 
     def _replace_pages(self, node: Node, public: list[int]) -> None:
         first = node.start // self._page_size

@@ -51,6 +51,18 @@ class SequencePages:
         """Pages that it may take now, if need be after evicting: as far as its tenant's limit and others' reserves allow."""
         return self._pool.available_for(owner_of(sequence.namespace))
 
+    def is_held_back(self, sequence: Sequence, num_pages: int) -> bool:
+        """Whether so many pages more would take its tenant beyond its own limit, whatever others do."""
+        return num_pages > self._pool.accounts.get(owner_of(sequence.namespace)).own_room
+
+    def may_take_from(self, sequence: Sequence, victim: Sequence, end: int) -> bool:
+        """Whether preempting `victim` helps `sequence` to grow to `end` and leaves the other tenant what it has reserved."""
+        mine, theirs = owner_of(sequence.namespace), owner_of(victim.namespace)
+        if mine == theirs:
+            return True
+        account = self._pool.accounts.get(theirs)
+        return account.num_locked > account.reserved_pages and not self.is_held_back(sequence, self.missing(sequence, end))
+
     def capacity_tokens(self, sequence: Sequence, tokens: TokenRun) -> int:
         """Most tokens that it could ever have KV for: what its tenant can have, and the public pages that it begins with."""
         public = self._cache.num_public_tokens(tokens, match_limit(sequence)) // self._page_size

@@ -41,7 +41,7 @@ class Pressure:
         A sequence that has the pool for itself always succeeds: `add` refused those that are larger.
         """
         while not self._has_room(sequence, end):
-            victim = self._victim(step, sequence)
+            victim = self._victim(step, sequence, end)
             if victim is None:
                 break
             self.preempt(step, victim)
@@ -55,12 +55,14 @@ class Pressure:
     def _has_room(self, sequence: Sequence, end: int) -> bool:
         return self._pages.missing(sequence, end) <= self._pages.available(sequence)
 
-    def _victim(self, step: Step, sequence: Sequence) -> Sequence | None:
-        """The least entitled running sequence without a chunk, if it is less entitled than `sequence`."""
+    def _victim(self, step: Step, sequence: Sequence, end: int) -> Sequence | None:
+        """The least entitled running sequence without a chunk whose pages are any use, if it is less entitled than `sequence`."""
         for victim in reversed(step.running):
             if victim is sequence:
                 break
-            if victim in self._state.running and victim not in step.planned:
+            if victim not in self._state.running or victim in step.planned:
+                continue
+            if self._pages.may_take_from(sequence, victim, end):
                 return victim
         return None
 
