@@ -14,6 +14,7 @@ from rich.console import Console
 from radixserve.bind import check_exposure, is_loopback
 from radixserve.config import ConfigError, ServeConfig, load_config
 from radixserve.engine import Engine
+from radixserve.launcher.lock import AccountsLock
 from radixserve.launcher.settings import Sockets, declared_tenants, runtime_settings, tokenizer_settings, usage_db
 from radixserve.serve import run
 from radixserve.tenants import TenantsFileError
@@ -73,6 +74,18 @@ def test_where_accounts_are_kept(tenants: Path, tmp_path: Path) -> None:
     other.mkdir()
     (other / "tenants.toml").write_text(TENANTS)
     assert Path(usage_db(ServeConfig(tenants=str(other / "tenants.toml")))) != default
+
+
+def test_one_engine_an_accounts_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "use.db")
+    first = AccountsLock(path)
+    with pytest.raises(ConfigError, match=r"another engine.*use\.db"):
+        AccountsLock(path)
+    AccountsLock("").release()
+    first.release()
+    AccountsLock(path).release()
+    with pytest.raises(ConfigError, match="can't keep accounts"):
+        AccountsLock(str(tmp_path / "no" / "use.db"))
 
 
 def test_a_file_gives_paths_relative_to_itself(tenants: Path, tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_what_a_tenant_can_not_have(tmp_path: Path, line: str, words: list[str])
         ("[[tenant]]\nweight = 1", ["tenant 1: name is missing"]),
         ("[[tenant]]\nname = 5", ["tenant 1: name must be"]),
         ('[[tenant]]\nname = ""', ["tenant 1: name must be"]),
+        ('[[tenant]]\nname = "anonymous"', ["tenant 'anonymous': name must not be"]),
         ('[[tenant]]\nname = "a b"', ["tenant 'a b': name must be"]),
         ('[[tenant]]\nname = "a\\n"', ["name must be"]),
         (f'[[tenant]]\nname = "{"x" * 65}"', ["name must be"]),

@@ -65,7 +65,7 @@ def runtime_settings(config: ServeConfig, declared: TenantsFile, model_path: str
 def tokenizer_settings(
     config: ServeConfig, declared: TenantsFile, model_path: str, model_name: str, sockets: Sockets
 ) -> TokenizerConfig:
-    """The tokenizer process's settings. Makes the folder of the default accounts file; raises `ConfigError`."""
+    """The tokenizer process's settings. Raises `ConfigError`."""
     return TokenizerConfig(
         model=model_path,
         model_name=model_name,
@@ -83,7 +83,8 @@ def tokenizer_settings(
 def usage_db(config: ServeConfig) -> str:
     """The SQLite file of the accounts; empty: they are kept in memory alone.
 
-    By default each tenants file has one of its own in the user's data directory, and there is none without tenants.
+    By default each tenants file has one of its own in the user's data directory, and there is none without tenants. Its
+    folder is made here. Raises `ConfigError`.
     """
     if config.usage_db == IN_MEMORY or (not config.usage_db and not config.tenants):
         return ""

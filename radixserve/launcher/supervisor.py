@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from radixserve.launcher.child import Child
-from radixserve.launcher.settings import Sockets, declared_tenants, runtime_settings, tokenizer_settings
+from radixserve.launcher.lock import AccountsLock
+from radixserve.launcher.settings import Sockets, declared_tenants, runtime_settings, tokenizer_settings, usage_db
 from radixserve.models import model_name, resolve
 from radixserve_lang.errors import RadixServeError
 
@@ -47,6 +48,7 @@ class Supervisor:
         self._say = say or (lambda text: None)
         self._folder = Path(tempfile.mkdtemp(prefix="radixserve-"))  # mkdtemp makes it 0700: the socket's only lock
         self._children: list[Child] = []
+        self._accounts_lock = AccountsLock("")
         self._stopping = threading.Event()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="radixserve-supervisor", daemon=True)
@@ -81,6 +83,7 @@ class Supervisor:
     def start(self) -> None:
         """Start the processes; they load side by side. Raises what `resolve` raises when there is no such model, and `ConfigError`."""
         path = str(resolve(self._config.model))
+        self._accounts_lock = AccountsLock(usage_db(self._config))
         self._children = [self._runtime(path), self._tokenizer(path)]
         self._thread.start()
         self._started.wait()
@@ -96,6 +99,7 @@ class Supervisor:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout=2 * grace_s + 5)
+        self._accounts_lock.release()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _runtime(self, path: str) -> Child:

@@ -20,6 +20,7 @@ MAX_KEYS = 64
 _MAX_INTEGER = 10**12
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = re.compile(r"[0-9a-f]{64}")
+_RESERVED = "anonymous"
 _ROLES = ("system", "user", "assistant", "")
 
 CLASSES: tuple[str, ...] = get_args(Priority)
@@ -35,6 +36,8 @@ def name(value: Any) -> str:
         raise FieldError(
             f"must be 1 to 64 letters, digits, '.', '_' or '-' of ASCII, beginning with a letter or digit, not {_show(value)}"
         )
+    if value == _RESERVED:
+        raise FieldError(f"must not be {_RESERVED!r}: that stands for everyone on a server without tenants")
     return value
 
 
