@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from radixserve_tokenizer.protocol import Event, Priority, Welcome
 
-    QueryKind = Literal["health", "stats", "reset_cache", "tokenize", "detokenize"]
+    QueryKind = Literal["health", "stats", "reset_cache", "tokenize", "detokenize", "usage"]
 
 
 class Client:

@@ -13,6 +13,7 @@ from radixserve.http.auth import api_key
 from radixserve.http.bridge import RunningPrograms
 from radixserve.http.metrics import RequestTimer
 from radixserve.http.program import Opening
+from radixserve.http.ratelimits import ratelimit_headers
 from radixserve.http.streaming import ChunkWriter, ProgramStream, until_disconnect
 from radixserve_tokenizer.protocol import Done
 
@@ -66,7 +67,8 @@ async def respond(
     if request.stream:
         return ProgramStream(programs, writer, timer)
     choices = await until_disconnect(http.receive, _collect(programs, timer))
-    return Response(orjson.dumps(writer.whole(choices)), media_type="application/json")
+    headers = ratelimit_headers(programs.limits)
+    return Response(orjson.dumps(writer.whole(choices)), headers=headers, media_type="application/json")
 
 
 async def _collect(programs: RunningPrograms, timer: RequestTimer) -> list[Done]:

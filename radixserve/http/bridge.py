@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from radixserve.http.config import HttpConfig
     from radixserve.http.program import Opening, ProgramSpec
-    from radixserve_tokenizer.protocol import Event, FromClient, Priority, Welcome
+    from radixserve_tokenizer.protocol import Event, FromClient, Priority, RateLimits, Welcome
 
-    QueryKind = Literal["health", "stats", "reset_cache", "tokenize", "detokenize"]
+    QueryKind = Literal["health", "stats", "reset_cache", "tokenize", "detokenize", "usage"]
 
 
 class ChannelLike(Numbers, Protocol):
@@ -102,6 +102,8 @@ class RunningPrograms:
         self._num_choices = sum(spec.n for spec in specs)
         self._unfinished = self._num_choices
         self._to_grant = [0] * len(specs)
+        self.limits: RateLimits | None = None
+        """The tenant's limits as of the last admission; None if it has none."""
         self.arrived_at = 0.0
         """When what was yielded last came from the engine: the time that a slow reader takes is not the engine's."""
 
@@ -191,6 +193,7 @@ class RunningPrograms:
         """Take one event: whoever it admits is returned, whoever begins to answer is no longer silent."""
         arrival = await self._next()
         if isinstance(arrival.event, Admitted):
+            self.limits = arrival.event.limits
             return {arrival.program}
         if isinstance(arrival.event, (Delta, Done)):
             silent.discard(arrival.program)

@@ -21,6 +21,7 @@ import orjson
 from fastapi import Response
 from starlette.exceptions import HTTPException
 
+from radixserve.http.ratelimits import ratelimit_headers
 from radixserve_tokenizer.protocol import Failed, Refused
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI, Request
 
-    from radixserve_tokenizer.protocol import Goodbye
+    from radixserve_tokenizer.protocol import Goodbye, RateLimits
 
 log = logging.getLogger("radixserve.http")
 
@@ -52,10 +53,17 @@ def error_type(status: int) -> str:
 
 
 class ApiError(Exception):
-    """What a client is told. `retry_after_s` above 0 becomes the header Retry-After."""
+    """What a client is told. `retry_after_s` above 0 becomes the header Retry-After, `limits` those that begin with x-ratelimit-."""
 
     def __init__(
-        self, message: str, *, status: int = 500, code: str | None = None, param: str | None = None, retry_after_s: float = 0.0
+        self,
+        message: str,
+        *,
+        status: int = 500,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: float = 0.0,
+        limits: RateLimits | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -63,6 +71,7 @@ class ApiError(Exception):
         self.code = code if code is not None else _CODES.get(status)
         self.param = param
         self.retry_after_s = retry_after_s
+        self.limits = limits
 
     def body(self) -> dict[str, Any]:
         """The nested object that OpenAI's clients read."""
@@ -70,7 +79,7 @@ class ApiError(Exception):
 
     def headers(self) -> dict[str, str]:
         """Headers beside the content type."""
-        headers: dict[str, str] = {}
+        headers = ratelimit_headers(self.limits)
         if self.retry_after_s > 0:
             headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
         if self.status == 401:
@@ -134,7 +143,7 @@ def from_event(event: Refused | Failed | Goodbye, request_fields: Mapping[str, s
     if isinstance(event, Refused):
         status = event.status if 400 <= event.status <= 599 else 503
         retry_after_s = event.retry_after_s or (1.0 if status in (429, 503) else 0.0)
-        return ApiError(event.message, status=status, code=event.code or None, retry_after_s=retry_after_s)
+        return ApiError(event.message, status=status, code=event.code or None, retry_after_s=retry_after_s, limits=event.limits)
     if isinstance(event, Failed):
         status = event.status if 400 <= event.status <= 599 else 500
         retry_after_s = 1.0 if status in (429, 503) else 0.0

@@ -10,6 +10,7 @@ import orjson
 from starlette.responses import Response
 
 from radixserve.http.errors import ApiError, ClientDisconnectedError
+from radixserve.http.ratelimits import ratelimit_headers
 from radixserve_tokenizer.protocol import Delta
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ class ProgramStream(Response):
             async with self._programs as programs:
                 await programs.admitted()
                 self._started = True
-                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                limits = [(name.encode(), value.encode()) for name, value in ratelimit_headers(programs.limits).items()]
+                headers = [*self.raw_headers, *limits]
+                await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
                 last = await self._answer(programs, send)
         # Only now: once the body is complete the connection counts as closed.
         await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -23,6 +23,7 @@ from radixserve_tokenizer.protocol import (
     FromClient,
     Gen,
     ModelCard,
+    RateLimits,
     Refused,
     Text,
     TokenIds,
@@ -101,13 +102,13 @@ def play(channel: FakeChannel, gen: Gen, script: Script) -> None:
     )
 
 
-def scripted(*scripts: Script) -> Handler:
+def scripted(*scripts: Script, limits: RateLimits | None = None) -> Handler:
     """Admit the program; its k-th generation plays the k-th script, the last one again and again."""
 
     def handler(channel: FakeChannel, messages: list[FromClient]) -> None:
         gens = [message for message in messages if isinstance(message, Gen)]
         if gens:
-            channel.say(Admitted(program=channel.program))
+            channel.say(Admitted(program=channel.program, limits=limits))
         for i, gen in enumerate(gens):
             play(channel, gen, scripts[min(i, len(scripts) - 1)])
 
@@ -120,12 +121,21 @@ def silent(channel: FakeChannel, messages: list[FromClient]) -> None:
         channel.say(Admitted(program=channel.program))
 
 
-def refusing(status: int, code: str, message: str, retry_after_s: float = 0.0) -> Handler:
+def refusing(status: int, code: str, message: str, retry_after_s: float = 0.0, limits: RateLimits | None = None) -> Handler:
     """Refuse every program."""
 
     def handler(channel: FakeChannel, messages: list[FromClient]) -> None:
         if any(isinstance(one, Gen) for one in messages):
-            channel.say(Refused(program=channel.program, status=status, code=code, message=message, retry_after_s=retry_after_s))
+            channel.say(
+                Refused(
+                    program=channel.program,
+                    status=status,
+                    code=code,
+                    message=message,
+                    retry_after_s=retry_after_s,
+                    limits=limits,
+                )
+            )
 
     return handler
 
@@ -223,7 +233,7 @@ class FakeClient:
 
     handler: Handler = field(default_factory=lambda: scripted(Script()))
     card: ModelCard = CARD
-    answers: dict[str, Any] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=lambda: {"usage": {"tenants": {"": {}}}})
     """What a query answers; an exception is raised, a missing kind never answers."""
     welcome_error: Exception | None = None
 
