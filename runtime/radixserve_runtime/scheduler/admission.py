@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from radixserve_runtime.cache.accounts import owner_of
 from radixserve_runtime.scheduler.inflight import Leaders
 from radixserve_runtime.scheduler.kv import match_limit
-from radixserve_runtime.scheduler.sequence import Sequence, Status
+from radixserve_runtime.scheduler.policy import priority_rank
 
 if TYPE_CHECKING:
     from radixserve_runtime.cache.accounts import Owner
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from radixserve_runtime.cache.radix import RadixCache
     from radixserve_runtime.scheduler.budget import StepBudget
     from radixserve_runtime.scheduler.kv import SequencePages
-    from radixserve_runtime.scheduler.policy import Policy
     from radixserve_runtime.scheduler.pressure import Pressure
+    from radixserve_runtime.scheduler.sequence import Sequence
     from radixserve_runtime.scheduler.state import SchedulerState, Step
 
 #: In-flight sharing is worth a wait from this many tokens on, or a page where pages are larger.
@@ -44,12 +44,11 @@ class KeptBack:
 
 
 class Admission:
-    """Starts sequences by the policy's order, as far as slots, the step's budget and pages allow."""
+    """Gives sequences a slot and their first chunk, as far as slots, the step's budget and pages allow."""
 
     def __init__(
         self,
         state: SchedulerState,
-        policy: Policy,
         cache: RadixCache,
         pool: PagePool,
         pages: SequencePages,
@@ -57,69 +56,56 @@ class Admission:
         num_slots: int,
     ) -> None:
         self._state = state
-        self._policy = policy
         self._cache = cache
         self._pool = pool
         self._pages = pages
         self._pressure = pressure
         self._num_slots = num_slots
 
-    def admit(self, step: Step, candidates: list[Sequence], budget: StepBudget, now_s: float) -> None:
-        """Start what can start. Pages are kept back for what those who run have yet to compute, and for some of their output."""
-        running = self._state.running
+    def kept_back(self) -> KeptBack:
+        """Pages for what those who run have yet to compute, and for some of their output."""
         kept_back = KeptBack()
-        for sequence in running:
+        for sequence in self._state.running:
             kept_back.add(sequence, self._pressure.demand(sequence, len(sequence.pages)))
-        leaders = self._leaders()
-        for sequence in self._in_order(candidates, now_s):
-            if len(running) >= self._num_slots or budget.is_spent:
-                break
-            if kept_back.holds(sequence):
-                continue
-            tracked = self._state.tracked[sequence]
-            if leaders.computes_for(sequence, tracked.tokens, tracked.num_cached_tokens, match_limit(sequence)):
-                continue
-            demand = self._start(step, sequence, budget, kept_back)
-            if demand is None:
-                if kept_back.holds(sequence):
-                    continue  # its own tenant's limit is in its way, and nobody else's
-                # The next in order may be smaller, but this one would be passed over for ever.
-                break
-            kept_back.add(sequence, demand)
-            self._count(sequence, now_s)
-            if sequence.num_uncomputed > 1 and self._cache.enabled:
-                leaders.add(sequence, tracked.tokens)
+        return kept_back
 
-    def _leaders(self) -> Leaders:
+    def fits(self, sequence: Sequence) -> bool:
+        """Whether there would be pages for it, as far as can be said without trying."""
+        cached = self._pool.pages_for(self._state.tracked[sequence].num_cached_tokens)
+        return not self._state.running or not self._lacks(sequence, self._pressure.demand(sequence, cached), self.kept_back())
+
+    def begin(self, step: Step) -> AdmissionRound:
+        """For one step."""
         leaders = Leaders(max(MIN_SHARED_TOKENS, self._pool.page_size_tokens))
         # Without a cache there is nothing to share through, and nobody leads.
         for sequence in self._state.running if self._cache.enabled else ():
             if sequence.num_uncomputed > 1:
                 leaders.add(sequence, self._state.tracked[sequence].tokens)
-        return leaders
+        return AdmissionRound(self, step, leaders, self.kept_back())
 
-    def _in_order(self, candidates: list[Sequence], now_s: float) -> list[Sequence]:
-        """By the policy's order. A candidate is matched again only if the tree has grown since."""
-        version, keys = self._cache.version, dict[Sequence, tuple[float, ...]]()
-        for sequence in candidates:
-            tracked = self._state.tracked[sequence]
-            if tracked.cache_version != version:
-                match = self._cache.match(sequence.namespace, tracked.tokens, match_limit(sequence))
-                tracked.num_cached_tokens, tracked.cache_version = match.num_tokens, version
-            keys[sequence] = self._policy.key(sequence, tracked.num_cached_tokens, now_s)
-        return sorted(candidates, key=keys.__getitem__)
+    def leader_of(self, sequence: Sequence, leaders: Leaders) -> Sequence | None:
+        """Whom it should wait for."""
+        tracked = self._state.tracked[sequence]
+        return leaders.leader_of(sequence, tracked.tokens, tracked.num_cached_tokens, match_limit(sequence))
 
-    def _start(self, step: Step, sequence: Sequence, budget: StepBudget, kept_back: KeptBack) -> int | None:
+    def has_slot(self) -> bool:
+        """Whether one is free."""
+        return len(self._state.running) < self._num_slots
+
+    def start(self, step: Step, sequence: Sequence, budget: StepBudget, kept_back: KeptBack) -> int | None:
         """Give a sequence a slot and its first chunk; returns the pages it is expected to take, or None if it must wait.
 
         With nothing running, room is made for it.
         """
         tracked, alone = self._state.tracked[sequence], not self._state.running
         match = self._cache.match(sequence.namespace, tracked.tokens, match_limit(sequence))
-        count = budget.grant(match.num_tokens, sequence.num_tokens - match.num_tokens)
+        count = budget.grant(match.num_tokens, sequence.num_tokens - match.num_tokens, priority_rank(sequence))
+        if not count:
+            return None
         demand = self._pressure.demand(sequence, self._pool.pages_for(match.num_tokens))
         # More seems available than will be when the matched pages are locked: this only spares the attempt.
-        if not count or (not alone and self._lacks(sequence, demand, kept_back)):
+        if not alone and self._lacks(sequence, demand, kept_back):
+            tracked.tenant.is_blocked = True
             return None
         self._pages.attach(sequence, match)
         demand += self._pages.missing(sequence, sequence.num_computed)
@@ -128,14 +114,13 @@ class Admission:
         elif self._lacks(sequence, demand, kept_back):
             count = 0
         count = self._pages.fitting(sequence, count)
+        tracked.tenant.is_blocked = not count
         if not count:
             self._pages.detach(sequence, tracked.tokens)
             return None
-        self._state.waiting.remove(sequence)
-        self._state.running[sequence] = None
-        sequence.status = Status.RUNNING
+        self._admit(sequence, step.now_s)
         self._pressure.plan(step, sequence, count)
-        budget.take(sequence.num_computed, count)
+        budget.take(sequence.num_computed, count, priority_rank(sequence))
         return demand
 
     def _lacks(self, sequence: Sequence, demand: int, kept_back: KeptBack) -> bool:
@@ -145,10 +130,46 @@ class Admission:
             return True
         return kept_back.total + demand > self._pages.available(sequence)
 
-    def _count(self, sequence: Sequence, now_s: float) -> None:
-        if sequence.first_scheduled_s < 0:
-            sequence.first_scheduled_s = now_s
+    def _admit(self, sequence: Sequence, now_s: float) -> None:
+        tracked = self._state.tracked[sequence]
+        tracked.is_overdue |= self._state.waiting.queue_of(tracked).admits(sequence, now_s)
         if sequence.num_cached_tokens < 0:
+            tracked.frontier = sequence.num_computed  # what the cache had is free
+            sequence.first_scheduled_s = now_s
             sequence.num_cached_tokens = min(sequence.num_computed, sequence.num_prompt_tokens)
             self._state.counters.num_prompt_tokens += sequence.num_prompt_tokens
             self._state.counters.num_cached_tokens += sequence.num_cached_tokens
+        self._state.start(sequence)
+
+    def leads(self, sequence: Sequence, leaders: Leaders) -> None:
+        """It has started, and others may wait for what it goes on to compute."""
+        if sequence.num_uncomputed > 1 and self._cache.enabled:
+            leaders.add(sequence, self._state.tracked[sequence].tokens)
+
+
+class AdmissionRound:
+    """The admissions of one step."""
+
+    def __init__(self, admission: Admission, step: Step, leaders: Leaders, kept_back: KeptBack) -> None:
+        self._admission = admission
+        self._step = step
+        self._leaders = leaders
+        self._kept_back = kept_back
+        self._is_over = False
+
+    def offer(self, sequence: Sequence, budget: StepBudget) -> Sequence | None:
+        """Start it, if it can; returns the running sequence that it waits for instead, if there is one."""
+        if self._is_over or self._kept_back.holds(sequence) or not self._admission.has_slot():
+            return None
+        leader = self._admission.leader_of(sequence, self._leaders)
+        if leader is not None:
+            return leader
+        demand = self._admission.start(self._step, sequence, budget, self._kept_back)
+        if demand is None:
+            # The next in order may be smaller, but this one would be passed over for ever; unless it is its own tenant's
+            # limit that is in its way, and nobody else's.
+            self._is_over = not self._kept_back.holds(sequence)
+        else:
+            self._kept_back.add(sequence, demand)
+            self._admission.leads(sequence, self._leaders)
+        return None

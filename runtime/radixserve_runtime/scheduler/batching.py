@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 from radixserve_runtime.scheduler.sequence import Sequence, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from radixserve_runtime.scheduler.accounts import Tenant
     from radixserve_runtime.scheduler.config import SchedulerConfig
     from radixserve_runtime.scheduler.waiting import WaitingQueue
 
@@ -14,8 +17,13 @@ if TYPE_CHECKING:
 class Gate(Protocol):
     """Decides who of the waiting may start."""
 
-    def candidates(self, waiting: WaitingQueue, window: int, now_s: float) -> list[Sequence]:
-        """Those of the waiting that may start now; only the first `window` are looked at. Called in every step."""
+    def candidates(self, waiting: WaitingQueue, window: int, now_s: float, served: Mapping[Tenant, None]) -> list[Sequence]:
+        """Those of the waiting that may start now; only about the first `window` are looked at (`WaitingQueue.heads`). Called in every step."""
+        ...
+
+    @property
+    def makes_way(self) -> bool:
+        """Whether running sequences may lose their slots to those of the waiting that have the better claim."""
         ...
 
     def left(self, sequence: Sequence, num_waiting: int) -> None:
@@ -36,10 +44,11 @@ class ContinuousGate:
     """A sequence starts as soon as there is room."""
 
     num_padded = 0
+    makes_way = True
 
-    def candidates(self, waiting: WaitingQueue, window: int, now_s: float) -> list[Sequence]:
+    def candidates(self, waiting: WaitingQueue, window: int, now_s: float, served: Mapping[Tenant, None]) -> list[Sequence]:
         """The first of them all."""
-        return waiting.head(window, now_s)
+        return waiting.heads(window, now_s, served)
 
     def left(self, sequence: Sequence, num_waiting: int) -> None:
         """Its slot is free at once."""
@@ -57,6 +66,8 @@ class BatchGate:
     finished members keep their slots until the batch ends.
     """
 
+    makes_way = False
+
     def __init__(self, size: int, delay_s: float, pads: bool) -> None:
         self._size = size
         self._delay_s = delay_s
@@ -70,7 +81,7 @@ class BatchGate:
         """Slots of members that have ended."""
         return self._batch_size - len(self._members) if self._pads and self._members else 0
 
-    def candidates(self, waiting: WaitingQueue, window: int, now_s: float) -> list[Sequence]:
+    def candidates(self, waiting: WaitingQueue, window: int, now_s: float, served: Mapping[Tenant, None]) -> list[Sequence]:
         """Members that have no slot. Forms the next batch if it is time."""
         if not self._members:
             self._form(waiting, now_s)
@@ -80,7 +91,7 @@ class BatchGate:
         oldest_s = waiting.oldest_s
         just_free, self._just_free = self._just_free and not self._pads, False
         if oldest_s is not None and (just_free or len(waiting) >= self._size or now_s >= oldest_s + self._delay_s):
-            self._members = dict.fromkeys(waiting.head(self._size, now_s))
+            self._members = dict.fromkeys(waiting.heads(self._size, now_s, {})[: self._size])
             self._batch_size = len(self._members)
 
     def left(self, sequence: Sequence, num_waiting: int) -> None:

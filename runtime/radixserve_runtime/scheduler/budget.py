@@ -11,6 +11,10 @@ for each chunk, which the decodes of that step pay anyway. So:
   than decode, the extra time grows with that ratio, up to `MAX_BACKLOG_FACTOR`: sixteen prompts that arrive beside one
   stream are not starved for the sake of that one, which pays with a longer gap while they start.
 
+Decodes of a lower class, and of tenants that are far ahead of one that waits, are not spared: what is bounded for the sake
+of interactive streams isn't put off for background ones. The other way round, beside prefill of a higher class lower ones
+take in only what they could beside decodes, so that the first token of that prefill comes soon.
+
 A step takes in at least `min_chunk_tokens` of the first prompt whatever the bound says, so that prefill always progresses.
 """
 
@@ -20,8 +24,10 @@ import math
 from typing import TYPE_CHECKING
 
 from radixserve_runtime.scheduler.cost import CostModel, StepFeatures
+from radixserve_runtime.scheduler.policy import BACKGROUND_RANK
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from collections.abc import Sequence as Collection
 
     from radixserve_runtime.scheduler.config import SchedulerConfig
@@ -29,47 +35,86 @@ if TYPE_CHECKING:
 
 MAX_BACKLOG_FACTOR = 16.0
 
+#: For a decode of a tenant that is ahead of others that wait: their prefill doesn't spare it. Below every class.
+UNPROTECTED = BACKGROUND_RANK + 1
+
 
 class StepBudget:
     """What is left of one step. Made anew for each step."""
 
-    def __init__(self, num_tokens: int, slack_s: float, min_chunk_tokens: int, cost: CostModel) -> None:
+    def __init__(
+        self,
+        num_tokens: int,
+        slack_s: float,
+        min_chunk_tokens: int,
+        cost: CostModel,
+        slacks_s: Mapping[int, float] | None = None,
+        beside_s: float = math.inf,
+    ) -> None:
         self._num_tokens = num_tokens
         self._slack_s = slack_s
+        self._slacks_s = slacks_s or {}
+        self._beside_s = beside_s
         self._min_chunk_tokens = min_chunk_tokens
         self._cost = cost
+        self._used_s = 0.0
         self._first = True
+        self._best_rank = math.inf
 
-    def grant(self, start: int, wanted: int) -> int:
-        """How many of the `wanted` tokens from position `start` on may go into the step; 0: not this step."""
+    def _left_s(self, rank: int) -> float:
+        slack_s = self._slacks_s.get(rank, self._slack_s)
+        if self._best_rank < rank:
+            slack_s = min(slack_s, self._beside_s)
+        return slack_s - self._used_s
+
+    def grant(self, start: int, wanted: int, rank: int = 1) -> int:
+        """How many of the `wanted` tokens from position `start` on may go into the step, for a sequence of a class; 0: not this step."""
         least = min(wanted, self._min_chunk_tokens)
-        within = wanted if math.isinf(self._slack_s) else self._cost.prefill_within(self._slack_s, start)
+        left_s = self._left_s(rank)
+        within = wanted if math.isinf(left_s) else self._cost.prefill_within(left_s, start)
         if self._first:
             return min(wanted, max(within, least), self._num_tokens)
         granted = min(wanted, within, self._num_tokens)
         return granted if granted >= least else 0
 
-    def take(self, start: int, count: int) -> None:
+    def take(self, start: int, count: int, rank: int = 1) -> None:
         """The step takes in this chunk."""
         self._first = False
+        self._best_rank = min(self._best_rank, rank)
         self._num_tokens -= count
-        self._slack_s -= self._cost.prefill_cost(start, count)
+        self._used_s += self._cost.prefill_cost(start, count)
 
     @property
     def is_spent(self) -> bool:
         """Whether no further chunk fits."""
-        return self._num_tokens <= 0 or (not self._first and self._slack_s <= 0)
+        most_s = max(self._slack_s, *self._slacks_s.values()) if self._slacks_s else self._slack_s
+        return self._num_tokens <= 0 or (not self._first and most_s <= self._used_s)
 
 
-def step_budget(config: SchedulerConfig, cost: CostModel, decodes: Collection[Chunk], num_prefills: int) -> StepBudget:
-    """The budget of a step that has these decode chunks already; `num_prefills` sequences have or could have a slot and want prefill."""
+def step_budget(
+    config: SchedulerConfig, cost: CostModel, decodes: Collection[Chunk], ranks: Collection[int], num_prefills: int
+) -> StepBudget:
+    """The budget of a step that has these decode chunks already, with their classes (`UNPROTECTED`: nobody waits for it).
+
+    `num_prefills` sequences have or could have a slot and want prefill.
+    """
     num_tokens = config.max_batch_tokens - len(decodes)
-    slack_s = math.inf
-    if decodes and num_prefills:
-        decode_s = cost.pure_decode(StepFeatures.of(decodes))
-        if config.itl_target_ms > 0:
-            slack_s = config.itl_target_ms / 1e3 - decode_s
-        else:
-            backlog = min(max(1.0, num_prefills / len(decodes)), MAX_BACKLOG_FACTOR)
-            slack_s = decode_s * (config.mixed_step_factor - 1.0) * backlog
-    return StepBudget(num_tokens, slack_s, config.min_chunk_tokens, cost)
+    if not num_prefills:
+        return StepBudget(num_tokens, math.inf, config.min_chunk_tokens, cost)
+    decode_s = cost.pure_decode(StepFeatures.of(decodes))
+    slacks_s = {rank: _slack(config, decode_s, ranks, rank, num_prefills) for rank in range(UNPROTECTED)}
+    beside_s = decode_s * (config.mixed_step_factor - 1.0)
+    return StepBudget(num_tokens, slacks_s[1], config.min_chunk_tokens, cost, slacks_s, beside_s)
+
+
+def _slack(config: SchedulerConfig, decode_s: float, ranks: Collection[int], rank: int, num_prefills: int) -> float:
+    """Seconds of prefill that a step may take in for a class beside its decodes."""
+    if not ranks:
+        return math.inf
+    if config.itl_target_ms > 0:
+        return config.itl_target_ms / 1e3 - decode_s
+    num_protected = sum(other <= rank for other in ranks)
+    if not num_protected:
+        return math.inf
+    backlog = min(max(1.0, num_prefills / num_protected), MAX_BACKLOG_FACTOR)
+    return decode_s * (config.mixed_step_factor - 1.0) * backlog

@@ -27,13 +27,13 @@ class Leaders:
         """A sequence is in its prefill."""
         self._leaders.setdefault(leader.namespace, []).append((leader, tokens))
 
-    def computes_for(self, sequence: Sequence, tokens: TokenRun, num_cached_tokens: int, limit: int) -> bool:
-        """Whether a leader is going to compute what `sequence` needs next: compares at most one slice with each leader."""
+    def leader_of(self, sequence: Sequence, tokens: TokenRun, num_cached_tokens: int, limit: int) -> Sequence | None:
+        """The leader that is going to compute what `sequence` needs next: compares at most one slice with each leader."""
         end = num_cached_tokens + self._min_gain_tokens
         if end > limit:
-            return False
+            return None
         mine = tokens[:end]
-        return any(
-            leader.num_computed < end and len(theirs) >= end and theirs[end - 1] == tokens[end - 1] and theirs[:end] == mine
-            for leader, theirs in self._leaders.get(sequence.namespace, ())
-        )
+        for leader, theirs in self._leaders.get(sequence.namespace, ()):
+            if leader.num_computed < end and len(theirs) >= end and theirs[end - 1] == tokens[end - 1] and theirs[:end] == mine:
+                return leader
+        return None

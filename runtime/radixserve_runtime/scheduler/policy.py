@@ -1,20 +1,27 @@
-"""Who goes first. One small interface, so that policies can be compared; the scheduler knows no order of its own."""
+"""Who goes first. One small interface, so that policies can be compared; the rest of the scheduler knows no order of its own.
+
+A policy is two orders. `rank` is the one between tenants, over their virtual counters (accounts.py): what they were
+charged, divided by their weight. `key` is the one within a tenant. The scheduler compares (rank, key), and sees to what
+is common to all: charging, ageing, preemption (selection.py).
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from radixserve_runtime.scheduler.config import SchedulerConfig
-    from radixserve_runtime.scheduler.plan import StepPlan
     from radixserve_runtime.scheduler.sequence import Sequence
 
 #: Compared as a tuple; the smaller goes first.
 OrderKey: TypeAlias = tuple[float, ...]
 
-_CLASSES = {"interactive": 0, "standard": 1, "background": 2}
+#: Rank of a class that an overdue sequence takes for its admission.
+OVERDUE_RANK = -1
+BACKGROUND_RANK = 2
+
+_CLASSES = {"interactive": 0, "standard": 1, "background": BACKGROUND_RANK}
 
 
 def priority_rank(sequence: Sequence) -> int:
@@ -23,69 +30,102 @@ def priority_rank(sequence: Sequence) -> int:
 
 
 class Policy(Protocol):
-    """Order of the waiting, and who is preempted."""
+    """Order between tenants and within one."""
 
-    def lane(self, sequence: Sequence) -> Hashable:
-        """Sequences of one lane go by arrival as long as their cached prefixes don't differ: within it `key` never falls from the front to the back."""
+    @property
+    def by_tenant(self) -> bool:
+        """Whether tenants take turns. If not, all sequences are ordered as if they were of one tenant."""
         ...
 
-    def key(self, sequence: Sequence, num_cached_tokens: int, now_s: float) -> OrderKey:
-        """Order of admission, for a waiting sequence of whose tokens so many are in the cache."""
+    @property
+    def by_level(self) -> bool:
+        """Whether programs are levelled by their attained service."""
         ...
 
-    def entitlement(self, sequence: Sequence) -> OrderKey:
-        """Order among the running: the last is preempted first."""
+    @property
+    def lead(self) -> float:
+        """How far a tenant's counter may be ahead of another's that waits, before it yields slots to it."""
         ...
 
-    def charge(self, plan: StepPlan) -> None:
-        """A step was computed. Policies that count service do so here."""
+    def rank(self, counter: float, is_fresh: bool) -> float:
+        """Order between tenants. Never falls while the counter grows and `is_fresh` stands; a fresh tenant has just returned from idleness."""
+        ...
+
+    def key(self, class_rank: int, level: int, num_cached_tokens: int, arrival_s: float) -> OrderKey:
+        """Order within a tenant: of its class, its program's level and what the cache has of it."""
         ...
 
 
 class FirstComeFirstServed:
-    """By class, then by arrival. Every `ageing_s` of waiting lifts a sequence by one class, so that none starves."""
+    """By class, then by arrival, whoever sent it."""
 
-    def __init__(self, ageing_s: float) -> None:
-        self._ageing_s = ageing_s
+    by_tenant = False
+    by_level = False
+    lead = math.inf
 
-    def lane(self, sequence: Sequence) -> Hashable:
-        """One lane a class."""
-        return priority_rank(sequence)
+    def rank(self, counter: float, is_fresh: bool) -> float:
+        """All are equal."""
+        return 0.0
 
-    def _class(self, sequence: Sequence, now_s: float) -> int:
-        return max(0, priority_rank(sequence) - int((now_s - sequence.arrival_s) / self._ageing_s))
-
-    def key(self, sequence: Sequence, num_cached_tokens: int, now_s: float) -> OrderKey:
+    def key(self, class_rank: int, level: int, num_cached_tokens: int, arrival_s: float) -> OrderKey:
         """(class, arrival)."""
-        return (self._class(sequence, now_s), sequence.arrival_s)
-
-    def entitlement(self, sequence: Sequence) -> OrderKey:
-        """The lowest class goes first, then the latest arrival."""
-        return (priority_rank(sequence), sequence.arrival_s)
-
-    def charge(self, plan: StepPlan) -> None:
-        """Nothing is counted."""
+        return (class_rank, arrival_s)
 
 
 class LongestPrefixMatch(FirstComeFirstServed):
-    """By class, then by the longest cached prefix, then by arrival.
+    """By class, then by the longest cached prefix, whoever sent it; then by arrival."""
 
-    What was preempted, or has waited for `ageing_s`, goes before that by arrival: a sequence that shares nothing isn't
-    passed over for ever.
+    def key(self, class_rank: int, level: int, num_cached_tokens: int, arrival_s: float) -> OrderKey:
+        """(class, cached tokens, arrival)."""
+        return (class_rank, -num_cached_tokens, arrival_s)
+
+
+class VirtualTokenCounter(FirstComeFirstServed):
+    """The tenant with the least counter first (Sheng et al., "Fairness in Serving Large Language Models"); no locality."""
+
+    by_tenant = True
+
+    def __init__(self, quantum: float) -> None:
+        self.lead = quantum
+
+    def rank(self, counter: float, is_fresh: bool) -> float:
+        """The counter itself."""
+        return counter
+
+
+class DeficitLongestPrefixMatch:
+    """Tenants by deficit in turns of a quantum, within a turn the longest prefix (after Cao et al., "Locality-aware Fair Scheduling in LLM Serving").
+
+    A tenant has credit until its counter passes the end of the turn, a multiple of the quantum; when nobody who waits
+    has credit, the next turn begins and all get a quantum. So the turn that a tenant is in, counter // quantum, is its
+    rank, and there are no refills to be made. Tenants of one turn are ordered as if they were one, so that whoever
+    has most in the cache goes on; one that has just returned goes before the others of its turn.
     """
 
-    def key(self, sequence: Sequence, num_cached_tokens: int, now_s: float) -> OrderKey:
-        """(class, overdue, cached tokens, arrival)."""
-        overdue = sequence.num_preemptions > 0 or now_s - sequence.arrival_s >= self._ageing_s
-        return (
-            self._class(sequence, now_s),
-            0 if overdue else 1,
-            0 if overdue else -num_cached_tokens,
-            sequence.arrival_s,
-        )
+    by_tenant = True
+    by_level = True
+
+    def __init__(self, quantum: float) -> None:
+        self._quantum = quantum
+        self.lead = quantum
+
+    def rank(self, counter: float, is_fresh: bool) -> float:
+        """The turn; half a turn less for a fresh tenant."""
+        return counter // self._quantum - (0.5 if is_fresh else 0.0)
+
+    def key(self, class_rank: int, level: int, num_cached_tokens: int, arrival_s: float) -> OrderKey:
+        """(class, level, cached tokens, arrival)."""
+        return (class_rank, level, -num_cached_tokens, arrival_s)
 
 
 def make_policy(config: SchedulerConfig) -> Policy:
     """The policy that the settings name."""
-    kind = FirstComeFirstServed if config.policy == "fcfs" else LongestPrefixMatch
-    return kind(config.ageing_s)
+    match config.policy:
+        case "fcfs":
+            return FirstComeFirstServed()
+        case "lpm":
+            return LongestPrefixMatch()
+        case "vtc":
+            return VirtualTokenCounter(config.quantum)
+        case "dlpm":
+            return DeficitLongestPrefixMatch(config.quantum)

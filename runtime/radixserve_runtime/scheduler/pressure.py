@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from radixserve_runtime.cache.pages import PagePool
     from radixserve_runtime.cache.radix import RadixCache
     from radixserve_runtime.scheduler.kv import SequencePages
+    from radixserve_runtime.scheduler.ledger import Ledger
     from radixserve_runtime.scheduler.state import SchedulerState, Step
 
 #: Steps without preemption after which admission halves the output that it keeps pages back for.
@@ -20,12 +21,19 @@ class Pressure:
     """Gives pages to sequences that join a step."""
 
     def __init__(
-        self, state: SchedulerState, cache: RadixCache, pool: PagePool, pages: SequencePages, growth_tokens: int
+        self,
+        state: SchedulerState,
+        cache: RadixCache,
+        pool: PagePool,
+        pages: SequencePages,
+        ledger: Ledger,
+        growth_tokens: int,
     ) -> None:
         self._state = state
         self._cache = cache
         self._pool = pool
         self._pages = pages
+        self._ledger = ledger
         self._least_growth_tokens = self._growth_tokens = growth_tokens
         self._calm_steps = 0
 
@@ -34,6 +42,7 @@ class Pressure:
         end = sequence.num_computed + count
         self._pages.grow(sequence, end, step.copies)
         step.add(sequence, count)
+        self._ledger.charge(sequence, end, step.now_s)
 
     def make_room(self, step: Step, sequence: Sequence, end: int) -> bool:
         """See that pages for a sequence up to `end` are free or can be evicted, preempting less entitled ones that have no chunk.
@@ -67,13 +76,14 @@ class Pressure:
         return None
 
     def preempt(self, step: Step, sequence: Sequence) -> None:
-        """Back to the front of its lane. What it has computed stays in the tree, evictable."""
+        """Back to the front of its class. What it has computed stays in the tree, evictable."""
         tracked = self._state.tracked[sequence]
-        del self._state.running[sequence]
+        self._state.stop(sequence)
+        tracked.num_cached_tokens, tracked.cache_version = (sequence.num_computed if self._cache.enabled else 0), -1
         self._pages.detach(sequence, tracked.tokens)
         sequence.status = Status.WAITING
         sequence.num_preemptions += 1
-        self._state.waiting.push_front(sequence, tracked.since_s)
+        self._state.waiting.push(sequence, tracked)
         self._state.counters.num_preemptions += 1
         step.preempted.append(sequence)
 

@@ -15,24 +15,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from radixserve_runtime.cache.node import token_run
+from radixserve_runtime.scheduler.accounts import Accounts
 from radixserve_runtime.scheduler.admission import Admission
 from radixserve_runtime.scheduler.batching import make_gate
-from radixserve_runtime.scheduler.budget import StepBudget, step_budget
+from radixserve_runtime.scheduler.budget import UNPROTECTED, StepBudget, step_budget
 from radixserve_runtime.scheduler.config import EmptySequenceError, SchedulerConfig, SequenceTooLongError
 from radixserve_runtime.scheduler.cost import CostModel, StepFeatures
 from radixserve_runtime.scheduler.kv import SequencePages
+from radixserve_runtime.scheduler.ledger import Ledger
 from radixserve_runtime.scheduler.plan import StepPlan
 from radixserve_runtime.scheduler.policy import Policy, make_policy
 from radixserve_runtime.scheduler.pressure import Pressure
+from radixserve_runtime.scheduler.selection import Selection
 from radixserve_runtime.scheduler.sequence import Sequence, Status
 from radixserve_runtime.scheduler.state import SchedulerState, Step, Tracked
 from radixserve_runtime.scheduler.waiting import WaitingQueue
+from radixserve_runtime.scheduler.yielding import Yielding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from radixserve_runtime.cache.pages import PagePool
     from radixserve_runtime.cache.radix import RadixCache
+    from radixserve_runtime.protocol import TenantStats
+    from radixserve_runtime.scheduler.accounts import Program, Tenant
     from radixserve_runtime.scheduler.counters import Counters
 
 
@@ -53,11 +59,15 @@ class Scheduler:
         self._cache = cache
         self._pool = pool
         self._clock = clock
-        self._policy = policy or make_policy(config)
-        self._state = SchedulerState(WaitingQueue(self._policy))
+        policy = policy or make_policy(config)
+        self._state = SchedulerState(WaitingQueue(policy, config.ageing_s))
+        self._accounts = Accounts(config)
+        self._ledger = Ledger(self._state, self._accounts, config.charge)
         self._pages = SequencePages(cache, pool)
-        self._pressure = Pressure(self._state, cache, pool, self._pages, config.growth_tokens)
-        self._admission = Admission(self._state, self._policy, cache, pool, self._pages, self._pressure, config.num_slots)
+        self._pressure = Pressure(self._state, cache, pool, self._pages, self._ledger, config.growth_tokens)
+        self._admission = Admission(self._state, cache, pool, self._pages, self._pressure, config.num_slots)
+        self._selection = Selection(self._state, policy, cache, config.ageing_s)
+        self._yielding = Yielding(self._state, policy, self._selection, self._pressure, self._admission.fits, config)
         self._gate = make_gate(config)
         self._starved: Sequence | None = None
 
@@ -88,6 +98,10 @@ class Scheduler:
         """When to call `schedule` again after it returned None, if nothing else happens. None: nothing waits for a time."""
         return None if self._state.running else self._gate.deadline_s(self._state.waiting)
 
+    def tenant_stats(self) -> dict[str, TenantStats]:
+        """Accounts of all tenants that are remembered, without `pages`. O(tenants), so not for every step."""
+        return self._ledger.tenants()
+
     # ---- what the engine tells -------------------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
@@ -106,8 +120,18 @@ class Scheduler:
         if not sequence.arrival_s:
             sequence.arrival_s = now_s
         sequence.status = Status.WAITING
-        self._state.tracked[sequence] = Tracked(tokens, now_s)
-        self._state.waiting.push(sequence, now_s)
+        tenant, program = self._enter(sequence)
+        tracked = self._state.tracked[sequence] = Tracked(tokens, now_s, tenant, program, last_chunk_s=now_s)
+        self._state.waiting.push(sequence, tracked)
+        self._selection.look_up((sequence,))
+
+    def _enter(self, sequence: Sequence) -> tuple[Tenant, Program]:
+        others = None
+        if not self._accounts.is_active(sequence.tenant):
+            counters = [self._state.tracked[other].tenant.counter for other in self._state.running]
+            least = self._state.waiting.least_counter
+            others = min(counters if least is None else [*counters, least], default=None)
+        return self._accounts.enter(sequence.tenant, others), self._accounts.enter_program(sequence)
 
     def append_token(self, sequence: Sequence, token_id: int) -> None:
         """A token was drawn (or forced) for a running sequence."""
@@ -124,19 +148,23 @@ class Scheduler:
         tracked = self._state.tracked[sequence]
         del sequence.token_ids[num_tokens:]
         del tracked.tokens[num_tokens:]
+        tracked.frontier = min(tracked.frontier, num_tokens)
         if sequence.status is Status.RUNNING:
             self._pages.truncate(sequence, tracked.tokens)
 
     def finish(self, sequence: Sequence) -> None:
         """It ended. Its KV stays in the tree, evictable. Does nothing if it has ended before."""
-        tracked = self._state.tracked.pop(sequence, None)
+        tracked = self._state.tracked.get(sequence)
         if tracked is None:
             return
         if sequence.status is Status.RUNNING:
-            del self._state.running[sequence]
+            self._state.stop(sequence)
             self._pages.detach(sequence, tracked.tokens)
         else:
-            self._state.waiting.remove(sequence)
+            self._state.waiting.remove(sequence, tracked)
+        del self._state.tracked[sequence]
+        self._accounts.leave(tracked.tenant)
+        self._accounts.leave_program(sequence, tracked.program)
         sequence.status = Status.FINISHED
         self._gate.left(sequence, len(self._state.waiting))
 
@@ -151,7 +179,6 @@ class Scheduler:
         self.cost.observe(StepFeatures.of(plan.chunks), duration_s)
         self.counters.num_steps += 1
         self.counters.num_padded_slots += self._gate.num_padded
-        self._policy.charge(plan)
         for chunk in plan.chunks:
             sequence = chunk.sequence
             if sequence.status is not Status.RUNNING or sequence.num_computed != chunk.start:
@@ -162,6 +189,7 @@ class Scheduler:
             self.counters.num_prompt_tokens_computed += max(0, min(chunk.end, sequence.num_prompt_tokens) - chunk.start)
             if was_prefill:
                 self._pages.publish(sequence, self._state.tracked[sequence].tokens)
+        self._ledger.hold(duration_s)
 
     # ---- planning --------------------------------------------------------------------------------------------
 
@@ -170,23 +198,60 @@ class Scheduler:
 
         Its copies come with this plan alone: a step that fails is run again from its plan, not scheduled again.
         """
-        now_s = self._clock()
-        step = Step(sorted(self._state.running, key=self._policy.entitlement))
+        step = Step(sorted(self._state.running, key=self._selection.entitlement), self._clock())
+        candidates, favoured, ahead = self._candidates(step)
         self._help_starved(step)
         self._plan_decodes(step)
         prefills = [sequence for sequence in step.running if sequence in self._state.running and sequence not in step.planned]
-        window = self._gate.candidates(self._state.waiting, self._config.window, now_s)
-        num_startable = min(len(window), max(0, self._config.num_slots - len(self._state.running)))
-        budget = step_budget(self._config, self.cost, step.chunks, len(prefills) + num_startable)
-        for sequence in prefills:
-            self._plan_prefill(step, sequence, budget)
-        # Whoever was preempted in this step waits at least until the next.
-        if num_startable and not budget.is_spent and not (step.preempted and step.chunks):
-            self._admission.admit(step, window, budget, now_s)
-        self._pressure.adapt(bool(step.preempted))
+        num_startable = min(len(candidates), max(0, self._config.num_slots - len(self._state.running)))
+        # Whoever lost its pages in this step waits at least until the next.
+        if not num_startable or (step.is_short_of_pages and step.chunks):
+            candidates = []
+        budget = step_budget(self._config, self.cost, step.chunks, self._ranks(step, ahead), len(prefills) + num_startable)
+        self._fill(step, prefills, candidates, favoured, budget)
+        self._pressure.adapt(step.is_short_of_pages)
         if not step.chunks:
             return None
         return StepPlan(tuple(step.chunks), tuple(step.copies), tuple(step.preempted))
+
+    def _candidates(self, step: Step) -> tuple[list[Sequence], list[Sequence], set[Tenant]]:
+        """Those that may start, those of them for which others lost their slots, and the tenants that are ahead of others that wait."""
+        served = {self._state.tracked[sequence].tenant: None for sequence in step.running}
+        candidates = self._gate.candidates(self._state.waiting, self._config.window, step.now_s, served)
+        if not candidates or not self._gate.makes_way:
+            self._selection.look_up(candidates)
+            return candidates, [], set()
+        held = self._yielding.hold(step, candidates)
+        candidates = [sequence for sequence in candidates if self._state.tracked[sequence].tenant not in held]
+        favoured = self._yielding.make_way(step, candidates)
+        if len(self._state.running) < self._config.num_slots:
+            self._selection.look_up(candidates)
+        return candidates, favoured, self._yielding.over(candidates, 1.0)
+
+    def _ranks(self, step: Step, ahead: set[Tenant]) -> list[int]:
+        """Classes of the decodes, for the budget."""
+        tracked = self._state.tracked
+        return [
+            UNPROTECTED if tracked[chunk.sequence].tenant in ahead else self._state.class_rank(chunk.sequence)
+            for chunk in step.chunks
+        ]
+
+    def _fill(
+        self, step: Step, prefills: list[Sequence], candidates: list[Sequence], favoured: list[Sequence], budget: StepBudget
+    ) -> None:
+        """Prefill, of those that run and of those that may start, as far as the budget goes."""
+        if not prefills and not candidates:
+            return
+        admissions = self._admission.begin(step)
+        for sequence in self._selection.line(prefills, candidates, favoured, step.now_s):
+            if budget.is_spent:
+                break
+            if sequence.status is Status.RUNNING:
+                self._plan_prefill(step, sequence, budget)
+            else:
+                leader = admissions.offer(sequence, budget)
+                if leader is not None:
+                    self._plan_prefill(step, leader, budget)  # or the less entitled would hold up the more entitled
 
     def _help_starved(self, step: Step) -> None:
         """A prefill that found no page beside the decodes of the last step takes one from the less entitled before they go on."""
@@ -208,15 +273,16 @@ class Scheduler:
                 self._pressure.preempt(step, sequence)
 
     def _plan_prefill(self, step: Step, sequence: Sequence, budget: StepBudget) -> None:
-        if sequence not in self._state.running or budget.is_spent:
+        if sequence not in self._state.running or sequence in step.planned or budget.is_spent:
             return
-        granted = budget.grant(sequence.num_computed, sequence.num_uncomputed)
+        rank = self._state.class_rank(sequence)
+        granted = budget.grant(sequence.num_computed, sequence.num_uncomputed, rank)
         if granted and not step.chunks:
             # The most entitled of those left: it must get on, at the cost of the others.
             self._pressure.make_room(step, sequence, sequence.num_computed + 1)
         count = self._pages.fitting(sequence, granted)
         if count:
             self._pressure.plan(step, sequence, count)
-            budget.take(sequence.num_computed, count)
+            budget.take(sequence.num_computed, count, rank)
         elif granted and self._starved is None:
             self._starved = sequence

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from radixserve_runtime.scheduler.counters import Counters
 from radixserve_runtime.scheduler.plan import Chunk
-from radixserve_runtime.scheduler.sequence import Sequence
+from radixserve_runtime.scheduler.policy import BACKGROUND_RANK, priority_rank
+from radixserve_runtime.scheduler.sequence import Sequence, Status
 
 if TYPE_CHECKING:
     from radixserve_runtime.cache.node import TokenRun
+    from radixserve_runtime.scheduler.accounts import Program, Tenant
     from radixserve_runtime.scheduler.waiting import WaitingQueue
 
 
@@ -22,9 +24,28 @@ class Tracked:
     """The sequence's `token_ids` in the form that compares fast."""
     since_s: float
     """When it was added."""
+    tenant: Tenant
+    program: Program
     cache_version: int = -1
     num_cached_tokens: int = 0
     """Found in the cache when its version was `cache_version`."""
+    frontier: int = 0
+    """Tokens that were charged: what is computed again after a preemption isn't charged again."""
+    start_frontier: int = 0
+    """`frontier` when it was last admitted. Beyond it the sequence has got on since."""
+    is_overdue: bool = False
+    """It was admitted because it was overdue: it doesn't yield to a higher class any more."""
+    last_chunk_s: float = 0.0
+    """When it was last given a chunk, or admitted."""
+    lane: tuple[int, int] = (0, 0)
+    """Where it waits (waiting.py)."""
+    num_counted_tokens: int = 0
+    """Its part of its tenant's `num_waiting_uncached_tokens`."""
+
+    @property
+    def has_got_on(self) -> bool:
+        """Whether it computed anything new since it was last admitted. Only then does fairness take its slot, or none would end."""
+        return self.frontier > self.start_frontier
 
 
 @dataclass(slots=True)
@@ -36,6 +57,25 @@ class SchedulerState:
     tracked: dict[Sequence, Tracked] = field(default_factory=dict[Sequence, Tracked])
     counters: Counters = field(default_factory=Counters)
 
+    def start(self, sequence: Sequence) -> None:
+        """From the waiting to the running."""
+        tracked = self.tracked[sequence]
+        self.waiting.remove(sequence, tracked)
+        self.running[sequence] = None
+        tracked.tenant.num_running += 1
+        tracked.start_frontier = tracked.frontier
+        sequence.status = Status.RUNNING
+
+    def stop(self, sequence: Sequence) -> None:
+        """Out of the running."""
+        del self.running[sequence]
+        self.tracked[sequence].tenant.num_running -= 1
+
+    def class_rank(self, sequence: Sequence) -> int:
+        """Its class; what was admitted as overdue is above the background."""
+        rank = priority_rank(sequence)
+        return BACKGROUND_RANK - 1 if rank == BACKGROUND_RANK and self.tracked[sequence].is_overdue else rank
+
 
 @dataclass(slots=True)
 class Step:
@@ -43,11 +83,19 @@ class Step:
 
     running: list[Sequence]
     """Those that ran before, the most entitled first."""
+    now_s: float = 0.0
     chunks: list[Chunk] = field(default_factory=list[Chunk])
     planned: set[Sequence] = field(default_factory=set[Sequence])
     """Those that have a chunk: they are not preempted any more."""
     preempted: list[Sequence] = field(default_factory=list[Sequence])
+    num_yielded: int = 0
+    """How many of the preempted made way for others, rather than being short of pages."""
     copies: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+
+    @property
+    def is_short_of_pages(self) -> bool:
+        """Whether pages had to be taken from running sequences."""
+        return len(self.preempted) > self.num_yielded
 
     def add(self, sequence: Sequence, count: int) -> None:
         """The next `count` tokens of a sequence go through the model."""

@@ -22,7 +22,9 @@ def arrivals(draw: st.DrawFn) -> list[tuple[int, list[int], dict[str, Any]]]:
         prompt = [*draw(st.sampled_from(shared)), *draw(PROMPTS)]
         fields: dict[str, Any] = {
             "max_tokens": draw(st.integers(0, 12)),
-            "namespace": draw(st.sampled_from([(("tenant", "a"),), (("tenant", "b"),)])),
+            "tenant": (tenant := draw(st.sampled_from(["a", "b", "c"]))),
+            "namespace": (("tenant", tenant),),
+            "program": draw(st.integers(0, 3)),
             "priority": draw(st.sampled_from(["interactive", "standard", "background"])),
         }
         if draw(st.integers(0, 4)) == 0:
@@ -43,7 +45,8 @@ def arrivals(draw: st.DrawFn) -> list[tuple[int, list[int], dict[str, Any]]]:
     prefix_cache=st.booleans(),
     budget=st.sampled_from([1, 5, 16, 64]),
     max_running=st.integers(1, 8),
-    policy=st.sampled_from(["lpm", "fcfs"]),
+    policy=st.sampled_from(["dlpm", "dlpm", "vtc", "lpm", "fcfs"]),
+    quantum=st.sampled_from([4.0, 64.0, 1024.0]),
 )
 def test_all_end_with_the_right_output(
     arrivals: list[tuple[int, list[int], dict[str, Any]]],
@@ -56,6 +59,7 @@ def test_all_end_with_the_right_output(
     budget: int,
     max_running: int,
     policy: str,
+    quantum: float,
 ) -> None:
     longest = max(len(prompt) + fields["max_tokens"] for _, prompt, fields in arrivals)
     machine = Machine(
@@ -66,6 +70,9 @@ def test_all_end_with_the_right_output(
         max_batch_tokens=budget,
         max_running=max_running,
         policy=policy,
+        quantum=quantum,
+        level_unit=16.0,
+        ageing_s=0.5,
         growth_tokens=4,
     )
     sequences, cancelled = [], set()
@@ -88,6 +95,8 @@ def test_all_end_with_the_right_output(
         number += 1
         assert number < 20_000, "not done"
     machine.check_idle()
+    for account in machine.scheduler.tenant_stats().values():
+        assert account.num_running == account.num_waiting == account.num_waiting_uncached_tokens == 0
     for sequence in sequences:
         if sequence in cancelled:
             continue

@@ -1,0 +1,148 @@
+"""What tenants and programs were charged, and the counters that fairness goes by.
+
+A tenant's `counter` is virtual: its charges divided by its weight. A tenant that returns from idleness is lifted to the
+least counter of those who have work (as VTC does), so that nothing is saved up by being idle; a counter above that
+stays, so that nothing is gained by leaving and coming back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from radixserve_runtime.scheduler.config import SchedulerConfig
+    from radixserve_runtime.scheduler.sequence import Sequence
+
+#: Part of a quantum by which a tenant that has just returned may go before the others of its turn.
+FRESH_SHARE = 0.25
+
+
+@dataclass(eq=False, slots=True)
+class Tenant:
+    """One tenant's account, and how much of its work there is."""
+
+    name: str
+    weight: float = 1.0
+    counter: float = 0.0
+    """Charge units for each unit of weight; lifted on return."""
+    fresh_until: float = -math.inf
+    """It counts as just returned while its counter is below this."""
+    charge: float = 0.0
+    """Charge units since it is known, not divided by the weight."""
+    kv_token_s: float = 0.0
+    num_running: int = 0
+    num_waiting: int = 0
+    num_waiting_uncached_tokens: int = 0
+    """By what the cache had of each when it was last looked at."""
+
+    is_blocked: bool = False
+    """Pages are what its waiting sequences wait for: it has no claim on others' slots."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has any work."""
+        return self.num_running + self.num_waiting > 0
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it has just returned from idleness."""
+        return self.counter < self.fresh_until
+
+
+@dataclass(eq=False, slots=True)
+class Program:
+    """One program's attained service, and its sequences that wait."""
+
+    service: float = 0.0
+    level: int = 0
+    num_tracked: int = 0
+    waiting: dict[Sequence, None] = field(default_factory=dict["Sequence", None])
+
+
+class Accounts:
+    """All tenants and programs that have work, and those of the idle that were active last."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._weights = config.tenants
+        self._quantum = config.quantum
+        self._level_unit = config.level_unit
+        self._max_idle = config.max_idle_records
+        self._active: dict[str, Tenant] = {}
+        self._idle: OrderedDict[str, Tenant] = OrderedDict()
+        self._programs: dict[tuple[str, int], Program] = {}
+        self._idle_programs: OrderedDict[tuple[str, int], Program] = OrderedDict()
+        self._floor = 0.0
+
+    def tenants(self) -> Iterable[Tenant]:
+        """All that are remembered, the idle first."""
+        yield from self._idle.values()
+        yield from self._active.values()
+
+    def is_active(self, name: str) -> bool:
+        """Whether a tenant has work."""
+        return name in self._active
+
+    # ---- coming and going ------------------------------------------------------------------------------------
+
+    def enter(self, name: str, others: float | None) -> Tenant:
+        """A tenant gets work. `others` is the least counter of those that have some; None: nobody has."""
+        tenant = self._active.get(name)
+        if tenant is not None:
+            return tenant
+        tenant = self._idle.pop(name, None) or Tenant(name, self._weights.get(name, 1.0))
+        least = self._floor if others is None else others
+        if tenant.counter <= least and others is not None:
+            tenant.fresh_until = least + FRESH_SHARE * self._quantum
+        tenant.counter = max(tenant.counter, least)
+        self._active[name] = tenant
+        return tenant
+
+    def leave(self, tenant: Tenant) -> None:
+        """A sequence of the tenant ended. Without any other it is idle now."""
+        if tenant.is_active:
+            return
+        del self._active[tenant.name]
+        tenant.num_waiting_uncached_tokens = 0
+        tenant.fresh_until = -math.inf
+        self._idle[tenant.name] = tenant
+        if not self._active:
+            self._floor = max(self._floor, tenant.counter)
+        if len(self._idle) > self._max_idle:
+            self._idle.popitem(last=False)
+
+    def enter_program(self, sequence: Sequence) -> Program:
+        """A sequence of a program was added. Without a program it is one by itself."""
+        key = (sequence.tenant, sequence.program)
+        if not sequence.program:
+            program = Program()
+        else:
+            program = self._programs.get(key) or self._idle_programs.pop(key, None) or Program()
+            self._programs[key] = program
+        program.num_tracked += 1
+        return program
+
+    def leave_program(self, sequence: Sequence, program: Program) -> None:
+        """A sequence of a program ended. What the program has attained is remembered for a while."""
+        program.num_tracked -= 1
+        if program.num_tracked or not sequence.program:
+            return
+        key = (sequence.tenant, sequence.program)
+        del self._programs[key]
+        self._idle_programs[key] = program
+        if len(self._idle_programs) > self._max_idle:
+            self._idle_programs.popitem(last=False)
+
+    # ---- charging --------------------------------------------------------------------------------------------
+
+    def charge(self, tenant: Tenant, program: Program, units: float) -> bool:
+        """Add to a tenant and a program; returns whether the program has changed its level."""
+        tenant.charge += units
+        tenant.counter += units / tenant.weight
+        program.service += units
+        before, program.level = program.level, int(program.service / self._level_unit).bit_length()
+        return program.level != before
