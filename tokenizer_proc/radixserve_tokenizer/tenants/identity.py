@@ -1,0 +1,121 @@
+"""Who asks: an API key becomes a tenant, and nothing else does."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from radixserve_tokenizer.config import TenantConfig
+from radixserve_tokenizer.tenants.quotas import Quota
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from radixserve_tokenizer.protocol import Priority
+    from radixserve_tokenizer.tenants.accounts import Account, Accounts
+
+#: From the most urgent down.
+CLASSES: tuple[Priority, ...] = ("interactive", "standard", "background")
+
+
+class TenantSettingsError(ValueError):
+    """The tenants' settings can't be used; the text says whose and why."""
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """One tenant: its settings, its quota, its account, and how many of its generations are where."""
+
+    config: TenantConfig
+    quota: Quota
+    account: Account
+    num_queued: int = 0
+    """Generations that wait for their first token, held back ones included."""
+    num_expected: int = 0
+    """Programs that were just admitted and have no generation yet."""
+    num_running: int = 0
+    """Generations that the runtime has been given."""
+    classes: tuple[Priority, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.classes = tuple(each for each in CLASSES if each in self.config.classes)
+
+    @property
+    def name(self) -> str:
+        """Empty for the anonymous tenant."""
+        return self.config.name
+
+    def class_for(self, asked: Priority) -> Priority:
+        """The class that a program gets: the asked one, or the best below it that this tenant may use.
+
+        A tenant that may use nothing at or below what was asked gets the lowest class that it has, which is the nearest.
+        """
+        rank = CLASSES.index(asked)
+        for each in self.classes:
+            if CLASSES.index(each) >= rank:
+                return each
+        return self.classes[-1]
+
+
+class Tenants:
+    """All tenants. Without any in the settings everybody is the one anonymous tenant, whatever key they show."""
+
+    def __init__(self, configs: Sequence[TenantConfig], accounts: Accounts, now: float) -> None:
+        """Raises `TenantSettingsError`."""
+        _check(configs)
+        self._all = [Tenant(config, Quota(config, now), accounts.of(config.name)) for config in configs]
+        anonymous = TenantConfig(name="")
+        self._anonymous = None if configs else Tenant(anonymous, Quota(anonymous, now), accounts.of(""))
+        self._keys: list[tuple[bytes, int]] = [
+            (bytes.fromhex(key_hash), index) for index, config in enumerate(configs) for key_hash in config.key_hashes
+        ]
+
+    @property
+    def all(self) -> list[Tenant]:
+        """In the order of the settings."""
+        return [self._anonymous] if self._anonymous is not None else list(self._all)
+
+    def identify(self, api_key: str) -> Tenant | None:
+        """Whose key this is; None if nobody's.
+
+        Every hash is compared, each in constant time: how long it takes tells neither whether a key is near one nor whose it is.
+        """
+        if self._anonymous is not None:
+            return self._anonymous
+        digest = hashlib.sha256(api_key.encode("utf-8", "surrogatepass")).digest()
+        found = 0
+        for key_hash, index in self._keys:
+            found |= (index + 1) * hmac.compare_digest(digest, key_hash)
+        return self._all[found - 1] if found else None
+
+
+def _check(configs: Sequence[TenantConfig]) -> None:
+    names: set[str] = set()
+    owners: dict[str, str] = {}
+    for config in configs:
+        if not config.name:
+            raise TenantSettingsError("a tenant needs a name that is not empty")
+        if config.name in names:
+            raise TenantSettingsError(f"tenant {config.name!r} is there twice: names must differ")
+        names.add(config.name)
+        unknown = [each for each in config.classes if each not in CLASSES]
+        if unknown or not config.classes:
+            raise TenantSettingsError(f"tenant {config.name!r}: classes must be one or more of {', '.join(CLASSES)}")
+        limits = (config.requests_per_minute, config.tokens_per_minute, config.max_running, config.max_queued)
+        if min(limits) < 0:
+            raise TenantSettingsError(f"tenant {config.name!r}: limits must be 0 (none) or more")
+        for key_hash in config.key_hashes:
+            # The hash itself is not shown: it belongs to a secret.
+            if not _is_sha256(key_hash):
+                raise TenantSettingsError(f"tenant {config.name!r}: a key hash must be the 64 hex digits of a SHA-256")
+            other = owners.setdefault(key_hash.lower(), config.name)
+            if other != config.name:
+                raise TenantSettingsError(
+                    f"tenants {other!r} and {config.name!r} have the same key: make a new one for one of them"
+                )
+
+
+def _is_sha256(text: str) -> bool:
+    return len(text) == 64 and all(char in "0123456789abcdefABCDEF" for char in text)
