@@ -17,6 +17,8 @@ from radixserve_tokenizer.config import TokenizerConfig
 from radixserve_tokenizer.grammar.service import GrammarService
 from radixserve_tokenizer.programs.transcript import TextModel
 from radixserve_tokenizer.server import Server
+from radixserve_tokenizer.tenants.identity import TenantSettingsError
+from radixserve_tokenizer.tenants.store import AccountFileError
 from radixserve_tokenizer.text.errors import TemplateError, TokenizerLoadError
 from radixserve_tokenizer.text.load import load_tokenizer
 from radixserve_tokenizer.text.template import load_template
@@ -53,7 +55,7 @@ def main() -> int:
         gc.collect()
         gc.freeze()  # the vocabulary is for ever: no collection needs to look at it again
         server.run()
-    except AddressError as error:
+    except (AddressError, AccountFileError, TenantSettingsError) as error:
         logger.error("%s", error)
         return _EXIT_BAD_SETTINGS
     finally:

@@ -66,6 +66,11 @@ class Inbox:
             if not waiting.messages and not waiting.frames:
                 del self._clients[identity]
 
+    def is_between_frames(self, identity: bytes) -> bool:
+        """Whether no frame of this client is half taken."""
+        waiting = self._clients.get(identity)
+        return waiting is None or not waiting.messages
+
     def forget(self, identity: bytes) -> None:
         """The client is gone, and what it had sent with it."""
         waiting = self._clients.pop(identity, None)

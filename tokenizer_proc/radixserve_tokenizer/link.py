@@ -15,7 +15,7 @@ from radixserve_runtime import protocol as runtime
 from radixserve_tokenizer.programs.log import EMPTY_MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from radixserve_tokenizer.programs.log import TokenLog
 
@@ -85,15 +85,16 @@ class RuntimeLink:
         """Forget a request that has ended; None if it was not in flight."""
         return self._in_flight.pop(request_id, None)
 
-    def cancel(self, request_id: int) -> None:
-        """Stop a request; whatever the runtime still says of it is to be ignored."""
+    def cancel(self, request_id: int) -> bool:
+        """Stop a request; whether the runtime was told, and will say what it cost. All else that it says of it is to be ignored."""
         if self._in_flight.pop(request_id, None) is None or not self.is_ready:
-            return
+            return False
         last = self._outgoing[-1] if self._outgoing else None
         if isinstance(last, runtime.Cancel):
             self._outgoing[-1] = runtime.Cancel(request_ids=(*last.request_ids, request_id))
         else:
             self._outgoing.append(runtime.Cancel(request_ids=(request_id,)))
+        return True
 
     def fork(self, parent_id: int, log: TokenLog, children: Mapping[int, TokenLog]) -> None:
         """Give the runtime the children of a branch, so that each of them need send only its own tokens."""
@@ -114,6 +115,23 @@ class RuntimeLink:
             self._outgoing[-1] = runtime.Drop(branch_ids=(*last.branch_ids, *known))
         else:
             self._outgoing.append(runtime.Drop(branch_ids=known))
+
+    def lease(self, branch_id: int, log: TokenLog, ttl_s: float, owner: runtime.Owner) -> bool:
+        """Keep the KV of what a log holds; False without a runtime, which then holds none."""
+        if not self.is_ready:
+            return False
+        self._outgoing.append(runtime.Lease(branch_id=branch_id, base=self._base(log), ttl_s=ttl_s, owner=owner))
+        self._told(log)
+        return True
+
+    def release(self, branch_id: int) -> None:
+        """End a lease."""
+        if self.is_ready:
+            self._outgoing.append(runtime.Release(branch_id=branch_id))
+
+    def publish(self, prefixes: Sequence[runtime.Publish]) -> None:
+        """Have prompts computed that everybody may share."""
+        self._outgoing.extend(prefixes)
 
     def reset_cache(self) -> None:
         """Forget all KV that no request uses."""

@@ -55,6 +55,7 @@ class Server:
             self._core.goodbye("the server is shutting down")
             self._send_to_clients()
         finally:
+            self._core.close()
             self._clients.close()
             self._runtime.close()
             self._context.term()
@@ -88,6 +89,8 @@ class Server:
         ends = time.monotonic() + _TURN_S
         for identity, message in self._inbox.take():
             self._core.handle(identity, message)
+            if self._inbox.is_between_frames(identity):
+                self._core.frame_ended(identity)
             if time.monotonic() > ends:
                 return
 

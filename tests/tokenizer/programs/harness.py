@@ -149,6 +149,9 @@ class FakeRuntime:
         self.hold = False
         self.lose_bases = 0
         self.known_grammars: set[str] = set()
+        self.leases: dict[int, rt.Lease] = {}
+        self.publishes: list[rt.Publish] = []
+        self.hold_publish = False
         self.out: list[rt.FromRuntime] = []
 
     def ready(self) -> rt.Ready:
@@ -184,6 +187,8 @@ class FakeRuntime:
                     self.logs = {branch: log for branch, log in self.logs.items() if branch not in message.branch_ids}
                 case rt.Cancel():
                     self._cancel(message)
+                case rt.Lease() | rt.Release() | rt.Publish():
+                    self._keep(message)
                 case rt.ResetCache():
                     self.out.append(rt.Heartbeat(stats=rt.Stats()))
                 case rt.Ping():
@@ -194,6 +199,22 @@ class FakeRuntime:
             if self.requests.pop(request_id, None):
                 usage = rt.Usage(prompt_tokens=0, cached_tokens=0, output_tokens=0)
                 self.out.append(rt.Finished(request_id=request_id, reason="abort", usage=usage))
+
+    def _keep(self, message: rt.Lease | rt.Release | rt.Publish) -> None:
+        match message:
+            case rt.Lease():
+                self._bring(message.branch_id, message.base)
+                self.leases[message.branch_id] = message
+            case rt.Release():
+                self.leases.pop(message.branch_id, None)
+            case rt.Publish():
+                self.publishes.append(message)
+                if not self.hold_publish:
+                    self.finish_publish(message)
+
+    def finish_publish(self, message: rt.Publish) -> None:
+        usage = rt.Usage(prompt_tokens=len(message.token_ids), cached_tokens=0, output_tokens=0)
+        self.out.append(rt.Finished(request_id=message.request_id, reason="length", usage=usage))
 
     def answer(self, request_id: int) -> None:
         """Let a held request run."""
@@ -272,6 +293,7 @@ class World:
     def send(self, *messages: wire.FromClient, client: bytes = b"c") -> World:
         for message in messages:
             self.core.handle(client, message)
+        self.core.frame_ended(client)
         return self.settle()
 
     def settle(self) -> World:

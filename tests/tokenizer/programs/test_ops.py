@@ -261,11 +261,6 @@ def test_programs_belong_to_their_client() -> None:
     assert world.one(wire.Done).usage.prompt_tokens == len(encode("secret"))
 
 
-def test_leases_are_refused_not_ignored() -> None:
-    world = opened().send(wire.Lease(program=1, op=0, branch=0, ttl_s=1.0))
-    assert (world.one(wire.Failed).code, world.one(wire.Failed).status) == ("unsupported", 501)
-
-
 def test_a_bug_while_handling_one_op_fails_that_op_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

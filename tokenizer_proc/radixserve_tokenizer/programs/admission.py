@@ -1,4 +1,4 @@
-"""Who may start a program. One small class, so that tenants and their quotas have a place to go."""
+"""Who may start a program now: the tenant's limits and the engine's, all known before anything of the program is answered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from radixserve_tokenizer.protocol import Open
+    from radixserve_tokenizer.programs.needs import Needs
+    from radixserve_tokenizer.tenants.identity import Tenant
+    from radixserve_tokenizer.tenants.slots import Slots, Ticket
 
 _MIN_RETRY_S = 1.0
 _MAX_RETRY_S = 60.0
@@ -25,70 +27,135 @@ class Refusal:
     retry_after_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A program that was admitted, and whose first generation has not begun."""
+
+    until: float
+    tenant: Tenant
+    uncached_tokens: int
+
+
 class Admission:
     """Limits on programs and on generations that wait for their first token. Generations of an admitted program are only counted.
+
+    A tenant's limits come first (429: it is the tenant that has to wait), then the engine's (503). Generations that a
+    tenant's own limit holds back are in its queue, not in the engine's: they keep nobody else out.
 
     A program that was just admitted counts as one that waits, until its first generation begins or `_EXPECT_S` have passed:
     where many clients send `Open` before their ops, the queue would else be empty for all of them.
     """
 
-    def __init__(self, *, max_programs: int, max_queued: int) -> None:
+    def __init__(self, *, max_programs: int, max_queued: int, max_queued_tokens: int, slots: Slots) -> None:
+        """`max_queued_tokens` of 0 is no limit."""
         self._max_programs = max_programs
         self._max_queued = max_queued
+        self._max_queued_tokens = max_queued_tokens
+        self._slots = slots
         self._first_token_gap_s = 0.1
         self._last_first_token: float | None = None
-        self._expected: dict[int, float] = {}
-        """Programs without a generation so far, and until when they count; in the order in which that ends."""
+        self._expected: dict[int, _Expected] = {}
+        """Programs without a generation so far; in the order in which they cease to count."""
+        self._num_uncached_tokens = 0
         self.num_programs = 0
         self.num_queued = 0
         """Generations that wait for their first token."""
         self.num_refused = 0
 
-    def open(self, request: Open, program: int, now: float) -> Refusal | None:
-        """Admit a program (None), or say why not. `program` is its number in this process."""
-        refusal = self._refusal(request, now)
-        if refusal is None:
-            self.num_programs += 1
-            self._expected[program] = now + _EXPECT_S
-        else:
-            self.num_refused += 1
-        return refusal
+    @property
+    def num_queued_uncached_tokens(self) -> int:
+        """Of the prompts in the engine's queue, about how many tokens have to be computed."""
+        return self._num_uncached_tokens - self._slots.num_held_uncached_tokens
+
+    def needs_tokens(self, tenant: Tenant) -> bool:
+        """Whether admission depends on how long a program's prompts are."""
+        return tenant.quota.counts_tokens or self._max_queued_tokens > 0
+
+    def refusal(self, tenant: Tenant, needs: Needs, now: float) -> Refusal | None:
+        """Why a program of this tenant may not start now; None if it may. Changes nothing."""
+        return self._over_tenants_limits(tenant, needs, now) or self._over_engines_limits(needs, now)
+
+    def admit(self, program: int, tenant: Tenant, needs: Needs, now: float) -> None:
+        """A program starts, and is charged what it needs at once. `program` is its number in this process."""
+        self.num_programs += 1
+        self._expected[program] = _Expected(now + _EXPECT_S, tenant, needs.uncached_tokens)
+        self._num_uncached_tokens += needs.uncached_tokens
+        tenant.num_expected += 1
+        tenant.quota.admit(needs.tokens, now)
+        tenant.account.admitted(now)
+
+    def refused(self, tenant: Tenant | None, now: float) -> None:
+        """A program was refused; None: of nobody known."""
+        self.num_refused += 1
+        if tenant is not None:
+            tenant.account.refused(now)
 
     def close(self, program: int) -> None:
         """An admitted program ended."""
         self.num_programs -= 1
-        self._expected.pop(program, None)
+        self._came(program)
 
-    def enqueue(self, program: int) -> None:
+    def enqueue(self, program: int, ticket: Ticket) -> None:
         """A generation of this program begins to wait for its first token."""
         self.num_queued += 1
-        self._expected.pop(program, None)
+        self._num_uncached_tokens += ticket.uncached_tokens
+        ticket.tenant.num_queued += 1
+        self._came(program)
 
-    def dequeue(self, now: float, *, first_token: bool) -> None:
+    def dequeue(self, ticket: Ticket, now: float, *, first_token: bool) -> None:
         """A generation waits no more: its first token came, or it ended without one."""
         self.num_queued -= 1
+        self._num_uncached_tokens -= ticket.uncached_tokens
+        ticket.tenant.num_queued -= 1
         if first_token:
             if self._last_first_token is not None:
                 gap_s = min(now - self._last_first_token, _MAX_GAP_S)  # an idle night says nothing about the next queue
                 self._first_token_gap_s += _SMOOTHING * (gap_s - self._first_token_gap_s)
             self._last_first_token = now
 
-    def _refusal(self, request: Open, now: float) -> Refusal | None:
-        if request.credits < 0:
-            return Refusal(400, "invalid_value", f"credits must be 0 or more, not {request.credits}")
+    # ---- limits ---------------------------------------------------------------------------------------------------
+
+    def _over_tenants_limits(self, tenant: Tenant, needs: Needs, now: float) -> Refusal | None:
+        wait_s, what = tenant.quota.wait_s(needs.tokens, now)
+        if wait_s > 0:
+            message = f"the limit on {what} a minute is reached; try again in {wait_s:.3g} s"
+            return Refusal(429, "rate_limit_exceeded", message, wait_s)
+        self._forget_expected(now)
+        most, waiting = tenant.config.max_queued, tenant.num_queued + tenant.num_expected
+        if most and waiting >= most:
+            message = f"{waiting} of your generations wait for their first token (limit {most}); try again later"
+            return Refusal(429, "rate_limit_exceeded", message, self._retry_after_s(waiting))
+        return None
+
+    def _over_engines_limits(self, needs: Needs, now: float) -> Refusal | None:
         if self.num_programs >= self._max_programs:
             message = f"the server already runs {self.num_programs} programs; close some or try again later"
             return Refusal(503, "overloaded", message, _MIN_RETRY_S)
-        waiting = self.num_queued + self._num_expected(now)
+        waiting = self.num_queued - self._slots.num_held + len(self._expected)
         if waiting >= self._max_queued:
             message = f"{waiting} generations wait for their first token (limit {self._max_queued}); try again later"
-            return Refusal(503, "overloaded", message, min(_MAX_RETRY_S, max(_MIN_RETRY_S, waiting * self._first_token_gap_s)))
+            return Refusal(503, "overloaded", message, self._retry_after_s(waiting))
+        tokens = self.num_queued_uncached_tokens
+        # A prompt beyond the limit would never run if it did not run alone.
+        if self._max_queued_tokens and tokens and tokens + needs.uncached_tokens > self._max_queued_tokens:
+            message = f"{tokens} prompt tokens wait to be computed (limit {self._max_queued_tokens}); try again later"
+            return Refusal(503, "overloaded", message, self._retry_after_s(waiting))
         return None
 
-    def _num_expected(self, now: float) -> int:
+    def _retry_after_s(self, waiting: int) -> float:
+        return min(_MAX_RETRY_S, max(_MIN_RETRY_S, waiting * self._first_token_gap_s))
+
+    # ---- programs without a generation so far ---------------------------------------------------------------------
+
+    def _came(self, program: int) -> None:
+        expected = self._expected.pop(program, None)
+        if expected is not None:
+            self._num_uncached_tokens -= expected.uncached_tokens
+            expected.tenant.num_expected -= 1
+
+    def _forget_expected(self, now: float) -> None:
         while self._expected:
-            program, until = next(iter(self._expected.items()))
-            if until > now:
-                break
-            del self._expected[program]
-        return len(self._expected)
+            program, expected = next(iter(self._expected.items()))
+            if expected.until > now:
+                return
+            self._came(program)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.programs.seeds import BranchPath
     from radixserve_tokenizer.programs.services import Task
     from radixserve_tokenizer.programs.transcript import Transcript, TranscriptMark
+    from radixserve_tokenizer.programs.uncached import Unshared
 
 #: Ops whose value somebody may wait for.
 ValueOp = wire.Gen | wire.Select | wire.Score
@@ -63,6 +64,9 @@ class Branch:
     waits_at_gate: bool = False
     """The op at the head waits for the runtime's first `Ready`."""
     dropped: bool = False
+    num_counted: int = 0
+    """Ids at the log's begin that an earlier request of this program brought (programs/uncached.py)."""
+    before_fork: Unshared | None = None
 
     def mark(self) -> Mark:
         """What it holds now."""

@@ -25,6 +25,8 @@ class Client:
     greeting_due: bool = False
     """It said hello before the model was there."""
     programs: dict[int, Program] = field(default_factory=dict[int, "Program"])
+    undecided: dict[Program, None] = field(default_factory=dict["Program", None])
+    """Programs that wait for the end of their first frame, to be admitted or refused."""
     streaming: dict[Program, None] = field(default_factory=dict["Program", None])
     """Programs with output that no `Delta` carries yet, and with credits for it."""
     events: list[Event] = field(default_factory=list[Any])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radixserve_runtime import protocol as runtime
@@ -19,6 +20,11 @@ from radixserve_tokenizer.programs.outcomes import Outcomes
 from radixserve_tokenizer.programs.queries import Queries
 from radixserve_tokenizer.programs.services import Services
 from radixserve_tokenizer.programs.tasks import Tasks
+from radixserve_tokenizer.tenants.accounts import Accounts
+from radixserve_tokenizer.tenants.identity import Tenants
+from radixserve_tokenizer.tenants.leases import Leases
+from radixserve_tokenizer.tenants.publics import PublicPrefixes
+from radixserve_tokenizer.tenants.slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -42,6 +48,7 @@ class Core:
     """
 
     def __init__(self, config: TokenizerConfig, text: TextModel, compiler: Compiler, *, clock: Callable[[], float]) -> None:
+        """Raises `TenantSettingsError` and `AccountFileError`."""
         self._config = config
         self._text = text
         self.epoch = secrets.token_hex(8)
@@ -54,8 +61,7 @@ class Core:
                 eos_token_ids=tokenizer.eos_token_ids,
             )
         )
-        admission = Admission(max_programs=config.max_programs, max_queued=config.max_queued)
-        self._services = Services(config, text, self.link, admission, GrammarDesk(compiler), clock)
+        self._services = _services(config, text, self.link, compiler, clock)
         self._outcomes = Outcomes(self._services)
         self._tasks = Tasks(self._services, self._outcomes)
         self._executor = Executor(self._services, self._outcomes, self._tasks)
@@ -83,6 +89,13 @@ class Core:
             logger.exception("a message of type %s failed", type(message).__name__)
             client.events.append(_internal(message, error))
         self._run()
+
+    def frame_ended(self, identity: bytes) -> None:
+        """All messages of one frame have been handled. Programs that began in it are admitted or refused now, if not before."""
+        client = self._clients.get(identity)
+        if client is not None and client.undecided:
+            self._intake.frame_ended(client)
+            self._run()
 
     def malformed(self, identity: bytes, reason: str) -> None:
         """A frame could not be read."""
@@ -114,6 +127,10 @@ class Core:
     def knows(self, identity: bytes) -> bool:
         """Whether this client is connected."""
         return identity in self._clients
+
+    def close(self) -> None:
+        """Keep what has to outlive this process."""
+        self._services.accounts.close()
 
     def goodbye(self, message: str) -> None:
         """Tell every client that this process ends."""
@@ -216,16 +233,22 @@ class Core:
     def on_disconnected(self) -> None:
         """The connection to the runtime broke."""
         self.link.on_disconnected(self._services.clock())
-        self._tasks.on_connection_lost()
+        self._on_connection_lost()
         self._queries.on_connection_lost()
         self._run()
+
+    def _on_connection_lost(self) -> None:
+        self._tasks.on_connection_lost()
+        self._services.leases.on_connection_lost()
+        self._services.publics.on_connection_lost()
 
     def _on_runtime(self, event: runtime.FromRuntime) -> None:
         match event:
             case runtime.Tokens():
                 self._tasks.on_tokens(event)
             case runtime.Finished():
-                self._tasks.on_finished(event)
+                if not self._services.publics.on_finished(event.request_id):
+                    self._tasks.on_finished(event)
             case runtime.Heartbeat():
                 self.link.stats = event.stats
                 self._queries.on_heartbeat()
@@ -233,6 +256,8 @@ class Core:
                 self._tasks.on_scored(event)
             case runtime.PromptLogprobs():
                 self._tasks.on_prompt_logprobs(event)
+            case runtime.LeaseLost():
+                self._services.leases.on_lost(event.branch_id)
             case runtime.NeedTokens() | runtime.NeedGrammar():
                 self._on_need(event)
             case runtime.Failed():
@@ -243,6 +268,7 @@ class Core:
                 self.link.on_rejected(event.message)
 
     def _on_need(self, event: runtime.NeedTokens | runtime.NeedGrammar) -> None:
+        self._tasks.on_late(event.request_id, None)
         if isinstance(event, runtime.NeedTokens):
             resent = self.link.on_need_tokens(event.request_id)
         else:
@@ -251,6 +277,8 @@ class Core:
             raise OpError("the runtime keeps asking for what it was given", code="internal", status=500)
 
     def _on_failed(self, event: runtime.Failed) -> None:
+        if self._services.publics.on_failed(event):
+            return
         if event.request_id >= 0:
             self._tasks.on_failed(event)
         elif event.code == "no_hello":
@@ -262,8 +290,10 @@ class Core:
     def _on_ready(self, event: runtime.Ready) -> None:
         was_ready, epoch = self.link.is_ready, self.link.epoch
         if was_ready and event.epoch != epoch:
-            self._tasks.on_connection_lost()
+            self._on_connection_lost()
         lost = self.link.on_ready(event, self._services.clock())
+        if not was_ready or event.epoch != epoch:
+            self.link.publish(self._services.publics.publish(self._services.next_id))
         self._tasks.run_again(lost)
         self._executor.open_gate()
         for client in self._clients.values():
@@ -280,6 +310,7 @@ class Core:
         except Exception:
             logger.exception("the grammar compiler's answers could not be taken in")
         self.link.tick(now)
+        self._services.accounts.tick(now)
         away_since = self.link.down_since
         if away_since is not None and now - away_since > self._config.runtime_wait_s:
             error = OpError("the runtime is gone and did not come back in time", code="runtime_down", status=503, retryable=True)
@@ -310,8 +341,36 @@ class Core:
             while queries.has_put_off and clock() <= self._turn_ends:
                 queries.answer_next()
             self._executor.run(self._turn_ends)
+            while self._intake.decide_what_is_known() or self._services.slots.start_waiting(clock()):
+                self._executor.run(self._turn_ends)
         except Exception:  # ops are settled where they fail; what comes here is a bug in that, and the loop must go on
             logger.exception("an op could not be settled")
+
+
+def _services(
+    config: TokenizerConfig, text: TextModel, link: RuntimeLink, compiler: Compiler, clock: Callable[[], float]
+) -> Services:
+    accounts = Accounts(Path(config.usage_db) if config.usage_db else None)
+    slots = Slots()
+    admission = Admission(
+        max_programs=config.max_programs,
+        max_queued=config.max_queued,
+        max_queued_tokens=config.max_queued_tokens,
+        slots=slots,
+    )
+    return Services(
+        config=config,
+        text=text,
+        link=link,
+        admission=admission,
+        grammars=GrammarDesk(compiler),
+        clock=clock,
+        accounts=accounts,
+        tenants=Tenants(config.tenants, accounts, clock()),
+        slots=slots,
+        leases=Leases(link, clock),
+        publics=PublicPrefixes(config.public_prefixes, text),
+    )
 
 
 def _internal(message: wire.FromClient, error: Exception) -> wire.Event:

@@ -48,3 +48,8 @@ class EmptyPromptError(OpError):
         super().__init__(
             "the prompt is empty: append at least one token of text or a message first", code="empty_prompt", param="prompt"
         )
+
+
+def invalid_key() -> OpError:
+    """No tenant has this key. The key itself is never repeated."""
+    return OpError("no tenant has this API key: give the key of one", code="invalid_api_key", status=401, param="api_key")

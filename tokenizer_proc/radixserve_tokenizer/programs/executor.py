@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.programs import uncached
 from radixserve_tokenizer.programs.errors import OpError
 from radixserve_tokenizer.programs.limits import check_room
 from radixserve_tokenizer.programs.outcomes import Outcomes, SkippedError
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.programs.program import Program
     from radixserve_tokenizer.programs.services import Services
     from radixserve_tokenizer.programs.tasks import Tasks
+
+
+#: What makes prompts: carried out before a program is admitted, so that it is known how long they are.
+_BEFORE_ADMISSION = wire.Append | wire.Fork | wire.Rollback
 
 
 class Executor:
@@ -48,6 +53,8 @@ class Executor:
             if branch.poison is not None and not _heals(branch, branch.poison, op):
                 branch.queue.popleft()
                 self._outcomes.skip(branch, op, branch.poison)
+            elif not branch.program.is_admitted and not isinstance(op, _BEFORE_ADMISSION):
+                return
             elif self._attempt(branch, op):
                 branch.queue.popleft()
             else:
@@ -81,8 +88,10 @@ class Executor:
                 self._fork(branch, op)
             case wire.Rollback():
                 self._rollback(branch, op)
-            case wire.Lease() | wire.Release():
-                raise OpError("leases are not served by this version", code="unsupported", status=501)
+            case wire.Lease():
+                self._services.leases.take(branch, op.ttl_s)
+            case wire.Release():
+                self._services.leases.release(branch)
         branch.program.num_pending_ops -= 1
         return True
 
@@ -154,6 +163,7 @@ class Executor:
             if child.poison is not None:  # it was cancelled before it was born
                 child.marks[child.poison.op] = child.mark()
             self._services.runnable.append(child)
+        uncached.fork(branch, children.values())
         self._services.link.fork(branch.runtime_id, branch.log, {number: child.log for number, child in children.items()})
 
     @staticmethod

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from radixserve_runtime import protocol as runtime
     from radixserve_tokenizer.programs.branch import Branch
+    from radixserve_tokenizer.tenants.slots import Ticket
     from radixserve_tokenizer.text.tokenizer import TextTokenizer
 
 #: No token has more bytes of an unfinished character before it than this many ids can hold.
@@ -42,6 +43,7 @@ class Generation:
     tokenizer: TextTokenizer
     sampling: runtime.Sampling
     num_prompt_tokens: int
+    ticket: Ticket
     request_id: int = -1
     is_queued: bool = True
     """No token has come yet."""

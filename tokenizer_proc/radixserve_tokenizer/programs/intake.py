@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from radixserve_runtime.protocol import Owner
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.programs.admission import Refusal
 from radixserve_tokenizer.programs.branch import Branch, ValueOp
-from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.programs.errors import OpError, invalid_key
 from radixserve_tokenizer.programs.log import TokenLog
+from radixserve_tokenizer.programs.needs import NO_NEEDS, is_at_rest, needs_of
 from radixserve_tokenizer.programs.program import MAX_CREDITS, Program, Variable
 from radixserve_tokenizer.programs.seeds import random_seed
 from radixserve_tokenizer.programs.transcript import Transcript
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.programs.outcomes import Outcomes
     from radixserve_tokenizer.programs.seeds import BranchPath
     from radixserve_tokenizer.programs.services import Services
+    from radixserve_tokenizer.tenants.identity import Tenant
 
 _MAX_BRANCHES = 16_384
 _MAX_PENDING_OPS = 65_536
@@ -37,6 +40,9 @@ class Intake:
                 self._open(client, message)
             case wire.Cancel() | wire.Drop() | wire.Close() | wire.Credit():
                 program = client.programs.get(message.program)
+                if program in client.undecided:
+                    self.decide(program)
+                    program = client.programs.get(message.program)
                 if program is not None:  # it may have ended while this was under way
                     self._control(program, message)
                 elif isinstance(message, wire.Close):
@@ -54,32 +60,84 @@ class Intake:
             text = f"program {number} is open already: count program numbers up"
             client.events.append(wire.Refused(program=number, status=400, code="duplicate_program", message=text))
             return
-        own_number = self._services.next_id()
-        refusal = self._services.admission.open(message, own_number, self._services.clock())
+        if message.credits < 0:
+            text = f"credits must be 0 or more, not {message.credits}"
+            self._refuse(client, number, None, Refusal(400, "invalid_value", text))
+            return
+        services = self._services
+        tenant = services.tenants.identify(message.api_key)
+        if tenant is None:
+            error = invalid_key()
+            self._refuse(client, number, None, Refusal(error.status, error.code, error.message))
+            return
+        refusal = services.admission.refusal(tenant, NO_NEEDS, services.clock())
         if refusal is not None:
-            client.note_refused(number)
-            client.events.append(
-                wire.Refused(
-                    program=number,
-                    status=refusal.status,
-                    code=refusal.code,
-                    message=refusal.message,
-                    retry_after_s=refusal.retry_after_s,
-                )
-            )
+            self._refuse(client, number, tenant, refusal)
             return
         client.forget_refused(number)
         program = Program(
             client=client,
             number=number,
             seed=random_seed() if message.seed is None else message.seed,
-            owner=Owner(program=own_number, cache_salt=message.cache_salt, priority=message.priority),
+            tenant=tenant,
+            owner=Owner(
+                tenant=tenant.name,
+                program=services.next_id(),
+                cache_salt=message.cache_salt,
+                priority=tenant.class_for(message.priority),
+            ),
             credits=min(message.credits, MAX_CREDITS),
         )
         root = self._branch(program, message.branch, ())
         root.born = True
         client.programs[number] = program
-        client.events.append(wire.Admitted(program=number))
+        if services.admission.needs_tokens(tenant):
+            client.undecided[program] = None
+        else:
+            self.decide(program)
+
+    def frame_ended(self, client: Client) -> None:
+        """All that came with a program's `Open` is here: it can be decided when its appends have been carried out."""
+        self._services.undecided.update(client.undecided)
+
+    def decide_what_is_known(self) -> bool:
+        """Admit or refuse the programs whose prompts are known; whether there were any."""
+        known = [program for program in self._services.undecided if all(map(is_at_rest, program.branches.values()))]
+        for program in known:
+            self.decide(program)
+        return bool(known)
+
+    def decide(self, program: Program) -> None:
+        """Admit or refuse a program by what is known of it now."""
+        services, client, now = self._services, program.client, self._services.clock()
+        model = services.link.model
+        needs = needs_of(program, None if model is None else model.max_context)
+        client.undecided.pop(program, None)
+        services.undecided.pop(program, None)
+        refusal = services.admission.refusal(program.tenant, needs, now)
+        if refusal is not None:
+            self._outcomes.end(program)
+            self._refuse(client, program.number, program.tenant, refusal)
+            return
+        services.admission.admit(program.owner.program, program.tenant, needs, now)
+        program.reserved = dict(needs.by_op)
+        program.admit(wire.Admitted(program=program.number, limits=program.tenant.quota.limits(now)))
+        services.runnable.extend(program.branches.values())
+
+    def _refuse(self, client: Client, number: int, tenant: Tenant | None, refusal: Refusal) -> None:
+        now = self._services.clock()
+        self._services.admission.refused(tenant, now)
+        client.note_refused(number)
+        client.events.append(
+            wire.Refused(
+                program=number,
+                status=refusal.status,
+                code=refusal.code,
+                message=refusal.message,
+                retry_after_s=refusal.retry_after_s,
+                limits=None if tenant is None else tenant.quota.limits(now),
+            )
+        )
 
     def _branch(self, program: Program, number: int, path: BranchPath) -> Branch:
         log = TokenLog()
@@ -172,18 +230,21 @@ class Intake:
 
     @staticmethod
     def _fail(client: Client, program: int, op: int, error: OpError, message: wire.Op | None = None) -> None:
-        client.events.append(
-            wire.Failed(
-                program=program,
-                op=op,
-                code=error.code,
-                message=error.message,
-                var=message.var if isinstance(message, ValueOp) else -1,
-                status=error.status,
-                param=error.param,
-                retryable=error.retryable,
-            )
+        event = wire.Failed(
+            program=program,
+            op=op,
+            code=error.code,
+            message=error.message,
+            var=message.var if isinstance(message, ValueOp) else -1,
+            status=error.status,
+            param=error.param,
+            retryable=error.retryable,
         )
+        known = client.programs.get(program)
+        if known is None:
+            client.events.append(event)
+        else:
+            known.tell(event)
 
 
 def _unknown_branch(number: int) -> OpError:

@@ -37,8 +37,9 @@ class Outcomes:
         """The op has its value and the branch goes on."""
         branch = task.branch
         self.release(task)
+        branch.num_counted = len(branch.log)
         branch.program.num_pending_ops -= 1
-        branch.program.client.events.append(event)
+        branch.program.tell(event)
         variable = branch.program.variables[event.var]
         variable.text = event.value
         self._wake(branch, variable)
@@ -51,7 +52,7 @@ class Outcomes:
         self._go_back(branch, op)
         poison = Poison(op.op, error.message, error.status, error.param, error.retryable)
         self._poison(branch, poison)
-        branch.program.client.events.append(
+        branch.program.tell(
             wire.Failed(
                 program=op.program,
                 op=op.op,
@@ -78,7 +79,7 @@ class Outcomes:
             self._go_back(branch, op)
             self._poison(branch, poison)
         if isinstance(op, ValueOp):
-            branch.program.client.events.append(
+            branch.program.tell(
                 wire.Failed(
                     program=op.program,
                     op=op.op,
@@ -107,7 +108,7 @@ class Outcomes:
         self._poison(branch, poison)
         for op in ops:
             if isinstance(op, ValueOp):
-                branch.program.client.events.append(
+                branch.program.tell(
                     wire.Failed(
                         program=op.program,
                         op=op.op,
@@ -128,6 +129,7 @@ class Outcomes:
         branch.dropped = True
         program.branches.pop(branch.number, None)
         program.dropped.add(branch.number)
+        self._services.leases.release(branch)
         self._services.link.drop({branch.runtime_id: branch.log})
 
     def end(self, program: Program) -> None:
@@ -135,14 +137,20 @@ class Outcomes:
         for branch in program.branches.values():
             if branch.task is not None:
                 self.release(branch.task)
+            self._services.leases.release(branch)
             branch.queue.clear()
             branch.dropped = True
+        for op in list(program.reserved):
+            program.give_back(op, self._services.clock())
         self._services.link.drop({branch.runtime_id: branch.log for branch in program.branches.values()})
         program.branches.clear()
         program.streams.clear()
         program.client.streaming.pop(program, None)
         program.client.programs.pop(program.number, None)
-        self._services.admission.close(program.owner.program)
+        program.client.undecided.pop(program, None)
+        self._services.undecided.pop(program, None)
+        if program.is_admitted:
+            self._services.admission.close(program.owner.program)
 
     def release(self, task: Task) -> None:
         """The branch is not busy with `task` any more; whoever works on it stops."""
@@ -153,18 +161,22 @@ class Outcomes:
             task.undo()
             task.undo = None
         self.dequeue(task, first_token=False)
+        self._services.slots.leave(task.ticket)
+        if not task.ticket.num_unanswered:
+            task.ticket.settle(None, self._services.clock())
 
     def dequeue(self, task: Task, *, first_token: bool) -> None:
         """The task waits for its first token no more."""
         if task.is_queued:
             task.is_queued = False
-            self._services.admission.dequeue(self._services.clock(), first_token=first_token)
+            self._services.admission.dequeue(task.ticket, self._services.clock(), first_token=first_token)
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
     def _end_without_value(self, branch: Branch, op: wire.Op, poison: Poison) -> None:
         program = branch.program
         program.num_pending_ops -= 1
+        program.give_back(op.op, self._services.clock())
         if isinstance(op, ValueOp):
             variable = program.variables[op.var]
             variable.poison = poison

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.programs.clients import Client
     from radixserve_tokenizer.programs.generation import Generation
     from radixserve_tokenizer.protocol import Event
+    from radixserve_tokenizer.tenants.identity import Tenant
 
 MAX_CREDITS = 1 << 31
 
@@ -36,6 +37,7 @@ class Program:
     client: Client
     number: int
     seed: int
+    tenant: Tenant
     owner: Owner
     credits: int
     branches: dict[int, Branch] = field(default_factory=dict[int, "Branch"])
@@ -46,6 +48,26 @@ class Program:
     """Generations with output that no `Delta` carries yet, in the order in which they got it."""
     last_op: int = -1
     num_pending_ops: int = 0
+    is_admitted: bool = False
+    """Until then its appends are carried out, so that its prompts are known, and nothing goes to its client."""
+    reserved: dict[int, int] = field(default_factory=dict[int, int])
+    """By op that has not begun: tokens that were taken from the tenant's bucket for it when the program was admitted."""
+    _untold: list[Event] = field(default_factory=list["Event"])
+
+    def tell(self, event: Event) -> None:
+        """Send an event to its client; before it is admitted, keep it for then."""
+        (self.client.events if self.is_admitted else self._untold).append(event)
+
+    def admit(self, event: Event) -> None:
+        """It is admitted: say so, and then what has been kept."""
+        self.is_admitted = True
+        self.client.events.append(event)
+        self.client.events.extend(self._untold)
+        self._untold.clear()
+
+    def give_back(self, op: int, now: float) -> None:
+        """An op ended without having begun: nothing was used of what was taken for it."""
+        self.tenant.quota.take_tokens(-self.reserved.pop(op, 0), now)
 
     def note_output(self, generation: Generation) -> None:
         """A streamed generation has got more output."""

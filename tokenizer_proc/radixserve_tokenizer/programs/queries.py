@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from radixserve_tokenizer import protocol as wire
-from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.programs.errors import OpError, invalid_key
 from radixserve_tokenizer.programs.limits import MAX_TEXT_CHARS, check_size
 from radixserve_tokenizer.programs.sampling import check_token_id
+from radixserve_tokenizer.tenants.rows import tenant_rows
 from radixserve_tokenizer.text.errors import InvalidTextError, TemplateError
 
 if TYPE_CHECKING:
@@ -108,7 +109,9 @@ class Queries:
             return "runtime_down" if link.rejected else "loading"
         if link.state == "down":
             return "runtime_down"
-        return "stuck" if age_s > limit_s or link.stats.idle_s > limit_s else "ok"
+        if age_s > limit_s or link.stats.idle_s > limit_s:
+            return "stuck"
+        return "ok" if self._services.publics.is_settled else "loading"
 
     def _body(self, client: Client, query: wire.Query) -> dict[str, Any] | None:
         match query.kind:
@@ -116,6 +119,8 @@ class Queries:
                 return self.health()
             case "stats":
                 return {**msgspec.to_builtins(self._services.link.stats), **self._own_stats()}
+            case "usage":
+                return {"tenants": self._usage(query.body)}
             case "reset_cache":
                 self._reset_cache(client, query.id)
                 return None
@@ -131,7 +136,17 @@ class Queries:
             "num_queued": services.admission.num_queued,
             "num_refused": services.admission.num_refused,
             "num_requests_in_flight": len(services.tasks),
+            "num_held": services.slots.num_held,
+            "num_queued_uncached_tokens": services.admission.num_queued_uncached_tokens,
+            **tenant_rows(services.accounts, services.tenants, services.link.stats.tenants),
         }
+
+    def _usage(self, body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        api_key = body.get("api_key", "")
+        tenant = self._services.tenants.identify(api_key) if isinstance(api_key, str) else None
+        if tenant is None:
+            raise invalid_key()
+        return self._services.accounts.describe(None if tenant.config.admin else tenant.name)
 
     def _reset_cache(self, client: Client, query_id: int) -> None:
         if not self._services.link.is_ready:

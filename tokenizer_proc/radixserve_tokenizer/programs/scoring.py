@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from radixserve_runtime import protocol as runtime
     from radixserve_tokenizer.programs.branch import Branch
     from radixserve_tokenizer.programs.log import TokenLog
+    from radixserve_tokenizer.tenants.slots import Ticket
     from radixserve_tokenizer.text.tokenizer import TextTokenizer
 
 
@@ -37,6 +38,7 @@ class Scoring:
     branch: Branch
     op: wire.Select | wire.Score
     option_ids: tuple[tuple[int, ...], ...]
+    ticket: Ticket
     conditional_id: int = -1
     unconditional_id: int = -1
     is_queued: bool = True

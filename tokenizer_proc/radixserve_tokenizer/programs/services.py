@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.programs.admission import Admission
     from radixserve_tokenizer.programs.branch import Branch
     from radixserve_tokenizer.programs.grammars import GrammarDesk
+    from radixserve_tokenizer.programs.program import Program
     from radixserve_tokenizer.programs.transcript import TextModel
+    from radixserve_tokenizer.tenants.accounts import Accounts
+    from radixserve_tokenizer.tenants.identity import Tenants
+    from radixserve_tokenizer.tenants.leases import Leases
+    from radixserve_tokenizer.tenants.publics import PublicPrefixes
+    from radixserve_tokenizer.tenants.slots import Slots
 
 Task: TypeAlias = Generation | Scoring
 
@@ -33,10 +39,17 @@ class Services:
     admission: Admission
     grammars: GrammarDesk
     clock: Callable[[], float]
+    accounts: Accounts
+    tenants: Tenants
+    slots: Slots
+    leases: Leases
+    publics: PublicPrefixes
     runnable: deque[Branch] = field(default_factory=deque["Branch"])
     """Branches whose next op may be able to begin."""
     gated: list[Branch] = field(default_factory=list["Branch"])
     """Branches whose next op needs to know the model, which the runtime has not told yet."""
+    undecided: dict[Program, None] = field(default_factory=dict["Program", None])
+    """Programs whose first frame is in; they are admitted or refused as soon as its appends have been carried out."""
     tasks: dict[int, Task] = field(default_factory=dict[int, Task])
     """By runtime request."""
     _last_id: int = 0

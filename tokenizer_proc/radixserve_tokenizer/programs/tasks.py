@@ -10,20 +10,23 @@ from radixserve_runtime import protocol as runtime
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.link import Request
 from radixserve_tokenizer.programs import sampling as sampling_rules
+from radixserve_tokenizer.programs import uncached
 from radixserve_tokenizer.programs.errors import ContextLengthError, EmptyPromptError, OpError
 from radixserve_tokenizer.programs.generation import Generation
 from radixserve_tokenizer.programs.limits import check_options
 from radixserve_tokenizer.programs.log import TokenLog
 from radixserve_tokenizer.programs.logprobs import describe, describe_prompt
+from radixserve_tokenizer.programs.needs import generation_tokens, scoring_tokens
 from radixserve_tokenizer.programs.scoring import Scoring, encode_options
 from radixserve_tokenizer.programs.seeds import op_seed
+from radixserve_tokenizer.tenants.slots import Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from radixserve_tokenizer.programs.branch import Branch
+    from radixserve_tokenizer.programs.branch import Branch, ValueOp
     from radixserve_tokenizer.programs.outcomes import Outcomes
-    from radixserve_tokenizer.programs.services import Services
+    from radixserve_tokenizer.programs.services import Services, Task
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +39,8 @@ class Tasks:
     def __init__(self, services: Services, outcomes: Outcomes) -> None:
         self._services = services
         self._outcomes = outcomes
+        self._unanswered: dict[int, Ticket] = {}
+        """By request that was cancelled: to whom its cost goes."""
 
     # ---- begin ----------------------------------------------------------------------------------------------------
 
@@ -54,9 +59,10 @@ class Tasks:
             prompt_tokens=len(branch.log),
             max_context=model.max_context,
         )
-        task = Generation(branch, op, services.text.tokenizer, sampling, len(branch.log))
+        tokens = generation_tokens(len(branch.log), op.sampling.max_tokens, model.max_context)
+        task = Generation(branch, op, services.text.tokenizer, sampling, len(branch.log), self._ticket(branch, op, tokens))
         branch.task = task
-        services.admission.enqueue(branch.program.owner.program)
+        services.admission.enqueue(branch.program.owner.program, task.ticket)
         if op.constraint is None:
             self._generate(task, None)
             return True
@@ -75,23 +81,27 @@ class Tasks:
         model = self.model(branch)
         if model is None:
             return False
-        task = Scoring(branch, op, option_ids)
+        branch.text.seal()
+        task = Scoring(branch, op, option_ids, self._ticket(branch, op, scoring_tokens(len(branch.log), op.options)))
         branch.task = task
         task.undo = partial(self._stop_scoring, task)
-        services.admission.enqueue(branch.program.owner.program)
+        services.admission.enqueue(branch.program.owner.program, task.ticket)
         log, branch_id = self._scored_log(task)
         longest = max(map(len, option_ids))
         if len(log) == 0:
             raise EmptyPromptError
         if len(log) + longest > model.max_context:
             raise ContextLengthError(model.max_context, len(log), f" and an option {longest} more")
-        task.conditional_id = self._score(task, branch_id, log)
+        requests = [self._score(task, branch_id, log)]
+        task.conditional_id = requests[0].request_id
         if op.method == "unconditional":
             alone = TokenLog()
             alone.append([self._first_token()])
             alone_id = services.next_id()
             task.temporary[alone_id] = alone
-            task.unconditional_id = self._score(task, alone_id, alone)
+            requests.append(self._score(task, alone_id, alone))
+            task.unconditional_id = requests[1].request_id
+        self._enter(task, requests)
         return True
 
     def model(self, branch: Branch) -> runtime.ModelInfo | None:
@@ -123,22 +133,42 @@ class Tasks:
             owner=branch.program.owner,
             grammar=grammar,
         )
-        services.tasks[request_id] = task
-        task.undo = partial(self._forget, request_id)
-        services.link.submit(Request(message, branch.log))
+        task.undo = partial(self._forget, task, request_id)
+        self._enter(task, [Request(message, branch.log)])
 
-    def _score(self, task: Scoring, branch_id: int, log: TokenLog) -> int:
-        request_id = self._services.next_id()
+    def _score(self, task: Scoring, branch_id: int, log: TokenLog) -> Request:
         message = runtime.Score(
-            request_id=request_id,
+            request_id=self._services.next_id(),
             branch_id=branch_id,
             base=_EMPTY_BASE,
             options=task.option_ids,
             owner=task.branch.program.owner,
         )
-        self._services.tasks[request_id] = task
-        self._services.link.submit(Request(message, log))
-        return request_id
+        return Request(message, log)
+
+    def _ticket(self, branch: Branch, op: ValueOp, tokens: int) -> Ticket:
+        """`tokens` is the estimate, unless one was made and taken when the program was admitted."""
+        program = branch.program
+        reserved = program.reserved.pop(op.op, None)
+        return Ticket(
+            tenant=program.tenant,
+            priority=program.owner.priority,
+            tokens=tokens if reserved is None else reserved,
+            uncached_tokens=uncached.take(branch),
+            is_paid=reserved is not None,
+        )
+
+    def _enter(self, task: Task, requests: list[Request]) -> None:
+        """Give the runtime these, now or when the tenant's limits let them through."""
+        self._services.slots.enter(task.ticket, partial(self._submit, task, requests), self._services.clock())
+
+    def _submit(self, task: Task, requests: list[Request]) -> None:
+        try:
+            for request in requests:
+                self._services.tasks[request.request_id] = task
+                self._services.link.submit(request)
+        except Exception as error:
+            self._outcomes.fail_unexpectedly(task.branch, task.op, error)
 
     def _scored_log(self, task: Scoring) -> tuple[TokenLog, int]:
         """The log that options go on from. A `Score` that would open a turn does so on a branch of its own."""
@@ -165,13 +195,15 @@ class Tasks:
             "this model has no token to score options without a context: use another method", code="unsupported", param="method"
         )
 
-    def _forget(self, request_id: int) -> None:
+    def _forget(self, task: Task, request_id: int) -> None:
         self._services.tasks.pop(request_id, None)
-        self._services.link.cancel(request_id)
+        if self._services.link.cancel(request_id):
+            task.ticket.num_unanswered += 1
+            self._unanswered[request_id] = task.ticket
 
     def _stop_scoring(self, task: Scoring) -> None:
         for request_id in (task.conditional_id, task.unconditional_id):
-            self._forget(request_id)
+            self._forget(task, request_id)
         self._services.link.drop(task.temporary)
 
     # ---- answers --------------------------------------------------------------------------------------------------
@@ -209,9 +241,11 @@ class Tasks:
         """A generation's end."""
         task = self._generation(event.request_id)
         if task is None:
+            self.on_late(event.request_id, event.usage)
             return
         self._outcomes.dequeue(task, first_token=True)
         self._services.link.finish(event.request_id)
+        task.ticket.settle(event.usage, self._services.clock())
         branch, program, tokenizer = task.branch, task.branch.program, self._services.text.tokenizer
         output = task.finish(event)
         prompt_ids = branch.log.ids_from(0) if task.op.sampling.prompt_logprobs >= 0 else ()
@@ -219,7 +253,7 @@ class Tasks:
             delta = task.take_delta()
             if delta is not None:
                 program.credits -= 1
-                program.client.events.append(delta)
+                program.tell(delta)
         branch.log.append(output.token_ids)
         branch.text.generated(output.token_ids)
         self._outcomes.done(
@@ -232,7 +266,7 @@ class Tasks:
                 token_ids=output.token_ids,
                 finish_reason=output.finish_reason,
                 stop_reason=output.stop_reason,
-                usage=_usage(event.usage),
+                usage=_usage(event.usage, task.ticket.held_s),
                 logprobs=describe(tokenizer, output.logprobs),
                 prompt_logprobs=describe_prompt(tokenizer, prompt_ids, task.prompt_logprobs) if prompt_ids else (),
                 prompt_token_ids=prompt_ids,
@@ -244,8 +278,10 @@ class Tasks:
         """Scores of one request."""
         task = self._services.tasks.get(event.request_id)
         if not isinstance(task, Scoring):
+            self.on_late(event.request_id, event.usage)
             return
         self._services.link.finish(event.request_id)
+        task.ticket.settle(event.usage, self._services.clock())
         if not task.take(event):
             return
         self._outcomes.dequeue(task, first_token=True)
@@ -262,7 +298,7 @@ class Tasks:
                 var=op.var,
                 value=op.options[best],
                 token_ids=task.option_ids[best],
-                usage=_usage(task.usage),
+                usage=_usage(task.usage, task.ticket.held_s),
                 scores=scores,
                 num_branch_tokens=len(branch.log),
             ),
@@ -272,6 +308,7 @@ class Tasks:
         """The runtime could not serve one request."""
         task = self._services.tasks.get(event.request_id)
         if task is None:
+            self.on_late(event.request_id, None)
             return
         self._services.link.finish(event.request_id)
         status = 503 if event.retryable else 400 if event.code in _CLIENT_ERRORS else 500
@@ -281,6 +318,8 @@ class Tasks:
 
     def on_connection_lost(self) -> None:
         """What a client has seen part of can't be run again unnoticed."""
+        for request_id in list(self._unanswered):
+            self.on_late(request_id, None)
         for task in list(self._services.tasks.values()):
             if isinstance(task, Generation) and task.is_exposed:
                 error = OpError(
@@ -290,6 +329,13 @@ class Tasks:
                     retryable=True,
                 )
                 self._outcomes.fail(task.branch, task.op, error)
+
+    def on_late(self, request_id: int, usage: runtime.Usage | None) -> None:
+        """The runtime's last word on a request that nobody wants any more: what it cost is its tenant's all the same."""
+        ticket = self._unanswered.pop(request_id, None)
+        if ticket is not None:
+            ticket.num_unanswered -= 1
+            ticket.settle(usage, self._services.clock())
 
     def run_again(self, lost: list[Request]) -> None:
         """A new runtime serves: what nobody has seen anything of begins anew, from the token logs."""
@@ -316,12 +362,12 @@ class Tasks:
 _CLIENT_ERRORS = frozenset({"invalid_value", "context_length_exceeded", "prompt_too_long", "invalid_grammar"})
 
 
-def _usage(usage: runtime.Usage) -> wire.Usage:
+def _usage(usage: runtime.Usage, held_s: float) -> wire.Usage:
     return wire.Usage(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         output_tokens=usage.output_tokens,
-        queued_s=usage.queued_s,
+        queued_s=usage.queued_s + held_s,
         prefill_s=usage.prefill_s,
         decode_s=usage.decode_s,
         num_preemptions=usage.num_preemptions,
