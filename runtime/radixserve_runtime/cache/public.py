@@ -61,4 +61,7 @@ class PublicPrefixes:
         lock = self._cache.lock(self._cache.match(PUBLIC, token_ids))
         self._cache.extend(lock, token_ids, pages)
         self._locks.append(lock)
+        if len(token_ids) % self._pool.page_size_tokens:
+            # Sealed: whoever continues it writes into a page of its own, the first as well as all others.
+            self._pool.claim(pages[-1], self._pool.page_size_tokens)
         self._cache.adopt_public(token_ids)

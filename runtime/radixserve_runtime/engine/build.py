@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radixserve_kernels.registry import load_backend
-
 from radixserve_runtime.cache.pages import PagePool
 from radixserve_runtime.cache.radix import RadixCache
 from radixserve_runtime.engine.core import EngineCore
@@ -60,7 +59,7 @@ def build_core(config: RuntimeConfig, clock: Callable[[], float] = time.monotoni
     logger.info("%s loaded as %s (%.1f s)", model_config.architecture, config.dtype, clock() - started)
     num_pages = config.kv_tokens // config.page_size_tokens
     backend.allocate_kv(num_pages, config.page_size_tokens, decoder.dtype)
-    pool = PagePool(num_pages, config.page_size_tokens)
+    pool = PagePool(num_pages, config.page_size_tokens, config.tenants)
     cache = RadixCache(pool, enabled=config.prefix_cache)
     scheduler = Scheduler(
         SchedulerConfig(
@@ -69,6 +68,9 @@ def build_core(config: RuntimeConfig, clock: Callable[[], float] = time.monotoni
             itl_target_ms=config.itl_target_ms,
             schedule=config.schedule,
             max_queue_delay_ms=config.max_queue_delay_ms,
+            policy=config.policy,
+            tenants={tenant.name: tenant.weight for tenant in config.tenants},
+            ageing_s=config.ageing_s,
         ),
         cache,
         pool,

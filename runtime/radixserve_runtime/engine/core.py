@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from radixserve_runtime.engine.branches import BranchTable, MissingBaseError
 from radixserve_runtime.engine.draw import Drawer
 from radixserve_runtime.engine.executor import ChunkFailure
 from radixserve_runtime.engine.requests import Generation, Scoring, start_generation, start_scoring, usage
+from radixserve_runtime.engine.tenancy import BusyError, PublicPrefixError, Tenancy
 from radixserve_runtime.engine.transport import PeerLost
 from radixserve_runtime.grammar.store import GrammarError
 from radixserve_runtime.protocol import (
@@ -26,23 +28,29 @@ from radixserve_runtime.protocol import (
     Generate,
     Heartbeat,
     Hello,
+    Lease,
     NeedGrammar,
     NeedTokens,
     Ping,
     PromptLogprobs,
+    Publish,
     Ready,
     Rejected,
+    Release,
     ResetCache,
     Score,
     Scored,
     Stats,
+    TenantStats,
     Tokens,
+    Usage,
 )
 from radixserve_runtime.sampling.logprobs import chosen_logprobs, token_logprobs
 from radixserve_runtime.scheduler.config import SequenceTooLongError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Sequence as Seq
 
     from radixserve_runtime.cache.pages import PagePool
     from radixserve_runtime.cache.radix import RadixCache
@@ -53,6 +61,9 @@ if TYPE_CHECKING:
     from radixserve_runtime.scheduler.sequence import Sequence
 
 logger = logging.getLogger(__name__)
+
+_FEW_TENANTS = 64
+_TENANT_STATS_S = 0.25
 
 
 class EngineCore:
@@ -76,6 +87,7 @@ class EngineCore:
         self._clock = clock
         self._epoch = uuid.uuid4().hex
         self._branches = BranchTable()
+        self._tenancy = Tenancy(cache, pool, self._branches)
         self._drawer: Drawer | None = None
         self._fingerprint = ""
         self._requests: dict[int, Generation | Scoring] = {}
@@ -84,6 +96,8 @@ class EngineCore:
         self._started_s = clock()
         self._last_progress_s = clock()
         self._num_aborted = 0
+        self._tenants: dict[str, TenantStats] = {}
+        self._tenants_s = -math.inf
         self._stats = self._make_stats()
 
     # ---- what the loop asks -----------------------------------------------------------------------------------------
@@ -106,7 +120,10 @@ class EngineCore:
 
     def take_events(self) -> list[FromRuntime]:
         """Events since the last call."""
-        events, self._events = self._events, []
+        lost = self._tenancy.take_lost(self._clock())
+        if lost:
+            self._stats = self._make_stats()
+        events, self._events = [*self._events, *lost], []
         return events
 
     # ---- messages ---------------------------------------------------------------------------------------------------
@@ -137,14 +154,26 @@ class EngineCore:
                     self._branches.drop(message.child_ids)  # the children's first use asks for their whole logs
             case Drop():
                 self._branches.drop(message.branch_ids)
+                self._tenancy.release(message.branch_ids)
+            case Publish():
+                self._publish(message)
+            case Lease() | Release() | ResetCache():
+                self._dispatch_to_cache(message)
             case Cancel():
                 for request_id in message.request_ids:
                     self._abort(request_id)
+            case Ping():
+                pass
+
+    def _dispatch_to_cache(self, message: Lease | Release | ResetCache) -> None:
+        match message:
+            case Lease():
+                self._tenancy.lease(message, self._clock())
+            case Release():
+                self._tenancy.release((message.branch_id,))
             case ResetCache():
                 self._cache.reset()
                 self._events.append(Heartbeat(stats=self._make_stats()))
-            case Ping():
-                pass
 
     def _hello(self, message: Hello) -> None:
         self._cancel_all()
@@ -175,20 +204,50 @@ class EngineCore:
             )
         )
 
-    def _admit(self, message: Generate | Score) -> None:
-        drawer = self._drawer
+    def _drawer_for(self, request_id: int) -> Drawer | None:
+        """None, after failing the request, if it can't be begun at all."""
+        if self._drawer is None:
+            self._fail(request_id, "no_hello", "say hello with the vocabulary first")
+        elif request_id in self._requests:
+            self._fail(request_id, "duplicate_request", f"request {request_id} is already running")
+        else:
+            return self._drawer
+        return None
+
+    def _publish(self, message: Publish) -> None:
+        drawer = self._drawer_for(message.request_id)
         if drawer is None:
-            self._fail(message.request_id, "no_hello", "say hello with the vocabulary first")
             return
-        if message.request_id in self._requests:
-            self._fail(message.request_id, "duplicate_request", f"request {message.request_id} is already running")
+        problem = self._unusable(message.token_ids, None, drawer)
+        if problem:
+            self._fail(message.request_id, "invalid_value", problem)
+            return
+        if self._tenancy.is_public(message.token_ids):
+            count = len(message.token_ids)
+            known = Usage(prompt_tokens=count, cached_tokens=count, output_tokens=0)
+            self._events.append(Finished(request_id=message.request_id, reason="length", usage=known))
+            return
+        try:
+            generation = self._tenancy.start_public(
+                message.request_id, message.token_ids, self._of_sequence, self._clock(), drawer
+            )
+        except PublicPrefixError as error:
+            self._fail(message.request_id, "public_prefix", str(error))
+        except BusyError as error:
+            self._events.append(Failed(request_id=message.request_id, code="busy", message=str(error), retryable=True))
+        else:
+            self._start(message.request_id, generation, [generation.sequence])
+
+    def _admit(self, message: Generate | Score) -> None:
+        drawer = self._drawer_for(message.request_id)
+        if drawer is None:
             return
         try:
             token_ids = self._branches.apply(message.branch_id, message.base)
         except MissingBaseError:
             self._events.append(NeedTokens(request_id=message.request_id, branch_id=message.branch_id))
             return
-        problem = self._unusable(message, token_ids, drawer)
+        problem = self._unusable(token_ids, message.options if isinstance(message, Score) else None, drawer)
         if problem:
             self._fail(message.request_id, "invalid_value", problem)
             return
@@ -206,17 +265,17 @@ class EngineCore:
                 self._fail(message.request_id, "grammar", str(error))
                 return
         self._start(message.request_id, generation, [generation.sequence])
+        self._tenancy.added(generation.sequence, message.branch_id)
 
     @staticmethod
-    def _unusable(message: Generate | Score, token_ids: list[int], drawer: Drawer) -> str:
+    def _unusable(token_ids: Seq[int], options: tuple[tuple[int, ...], ...] | None, drawer: Drawer) -> str:
         """Why a request can't run; empty when it can. The tokenizer process checks the same things for a better message."""
         if not token_ids:
             return "the prompt is empty"
-        options = message.options if isinstance(message, Score) else ()
-        if isinstance(message, Score) and (not options or not all(options)):
+        if options is not None and (not options or not all(options)):
             return "a score needs at least one option, and no option may be empty"
         limit = len(drawer.vocabulary)
-        for ids in (token_ids, *options):
+        for ids in (token_ids, *(options or ())):
             if min(ids) < 0 or max(ids) >= limit:
                 return f"a token id is outside the vocabulary of {limit} tokens"
         return ""
@@ -229,6 +288,7 @@ class EngineCore:
             except SequenceTooLongError as error:
                 for other in started:
                     self._scheduler.cancel(other)
+                self._tenancy.abandoned(request_id, sequences)
                 self._fail(request_id, "context_length_exceeded", str(error))
                 return
             started.append(sequence)
@@ -249,6 +309,7 @@ class EngineCore:
         for request_id in list(self._requests):
             self._abort(request_id)
         self._branches.clear()
+        self._tenancy.clear()
 
     def _release(self, request: Generation | Scoring) -> list[Sequence]:
         """Take a request and all its sequences out of the scheduler, in whatever state they are."""
@@ -257,6 +318,7 @@ class EngineCore:
             if self._of_sequence.pop(sequence, None) is not None:
                 self._scheduler.cancel(sequence)
         self._requests.pop(request.message.request_id, None)
+        self._tenancy.abandoned(request.message.request_id, sequences)
         return sequences
 
     def _fail(self, request_id: int, code: str, message: str) -> None:
@@ -269,6 +331,7 @@ class EngineCore:
         plan = self._scheduler.schedule()
         if plan is None or not plan.chunks:
             return False
+        self._tenancy.scheduled(plan)
         before = self._clock()
         with torch.inference_mode():
             results = self._executor.run(plan)
@@ -380,6 +443,7 @@ class EngineCore:
         self, generation: Generation, reason: str, stop: bytes = b"", stop_token_id: int = -1, cut_bytes: int = 0
     ) -> None:
         sequence = generation.sequence
+        self._tenancy.computed(generation.message.request_id, sequence)
         self._scheduler.finish(sequence)
         del self._of_sequence[sequence]
         del self._requests[generation.message.request_id]
@@ -413,4 +477,13 @@ class EngineCore:
             num_preemptions=scheduler.counters.num_preemptions,
             num_aborted=self._num_aborted,
             num_evicted_pages=self._cache.num_evicted_pages,
+            num_leases=self._tenancy.num_leases,
+            tenants=self._tenant_stats(),
         )
+
+    def _tenant_stats(self) -> dict[str, TenantStats]:
+        """With many tenants a count is good for a while: a step doesn't wait for a thousand of them."""
+        now_s = self._clock()
+        if len(self._tenants) <= _FEW_TENANTS or now_s - self._tenants_s >= _TENANT_STATS_S:
+            self._tenants, self._tenants_s = self._tenancy.tenants({}), now_s
+        return self._tenants

@@ -112,4 +112,5 @@ def usage(sequences: Seq[Sequence], num_prompt_tokens: int, now_s: float) -> Usa
         prefill_s=max(0.0, drawn - scheduled),
         decode_s=max(0.0, now_s - drawn),
         num_preemptions=sum(sequence.num_preemptions for sequence in sequences),
+        kv_token_s=sum(sequence.kv_token_s for sequence in sequences),
     )
