@@ -485,5 +485,5 @@ class EngineCore:
         """With many tenants a count is good for a while: a step doesn't wait for a thousand of them."""
         now_s = self._clock()
         if len(self._tenants) <= _FEW_TENANTS or now_s - self._tenants_s >= _TENANT_STATS_S:
-            self._tenants, self._tenants_s = self._tenancy.tenants({}), now_s
+            self._tenants, self._tenants_s = self._tenancy.tenants(self._scheduler.tenant_stats()), now_s
         return self._tenants

@@ -323,3 +323,14 @@ def test_usage_counts_the_kv_held(make: MakeDriver) -> None:
     finished = driver.answers[request_id].finished
     assert finished is not None
     assert finished.usage.kv_token_s > 0
+
+
+def test_statistics_name_tenants_and_not_the_operator(make: MakeDriver) -> None:
+    driver = make()
+    publish(driver, prompt(40, 1))
+    driver.generate(prompt(40, 2), owner=A)
+    stats = driver.core.stats().tenants
+    assert set(stats) == {"a"}
+    assert stats["a"].charge > 0
+    assert stats["a"].kv_token_s > 0
+    assert stats["a"].pages == 4
