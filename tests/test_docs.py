@@ -11,9 +11,11 @@ import pytest
 
 import radixserve
 from radixserve.config import ServeConfig, load_config
-from radixserve.http import engine_stats, unsupported
+from radixserve.http import engine_stats, tenant_stats, unsupported
 from radixserve.http.metrics import Metrics
 from radixserve.http.schemas import ChatRequest, CompletionRequest
+from radixserve.tenants import fields as tenant_fields
+from radixserve.tenants.file import parse_tenants
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -72,6 +74,21 @@ def test_the_toml_example_is_a_configuration(tmp_path: Path) -> None:
     assert load_config(file, {}) != ServeConfig()
 
 
+def test_the_tenants_example_is_a_tenants_file(tmp_path: Path) -> None:
+    [example] = blocks(read("docs/tenants.md"), "toml")
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "assistant.txt").write_text("You help.")
+    parsed = parse_tenants(example, tmp_path / "tenants.toml")
+    assert len(parsed.tenants) == len(parsed.public_prefixes) == 2
+
+
+def test_every_key_of_a_tenants_file_is_documented() -> None:
+    written = re.findall(r"^\| (`.*?) \|", read("docs/tenants.md"), re.MULTILINE)
+    documented = [name for cell in written for name in re.findall(r"`(\w+)`", cell)]
+    assert [name for name in documented if name in tenant_fields.TENANT] == list(tenant_fields.TENANT)
+    assert [name for name in documented if name in tenant_fields.PUBLIC_PREFIX] == list(tenant_fields.PUBLIC_PREFIX)
+
+
 def test_every_public_name_is_in_the_guide() -> None:
     missing = set(radixserve.__all__) - names(read("docs/dsl.md"))
     assert not missing
@@ -94,11 +111,12 @@ def test_every_metric_is_documented() -> None:
     metrics = Metrics()
     reported = {source: 1.0 for _, source, _ in (*engine_stats._COUNTERS, *engine_stats._GAUGES)}
     metrics.engine.update(reported, "model")
+    metrics.tenants.update({"name": {}}, {}, "model")
     families = {
         family.name.removeprefix("radixserve:") + ("_total" if family.type == "counter" else "")
         for family in metrics.registry.collect()
     }
-    assert len(families) > len(reported)
+    assert len(families) > len(reported) + len(tenant_stats.COUNTERS)
     assert not families - names(read("docs/http.md"))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from radixserve import __version__
-from radixserve.http import chat, completions, health, models_route
+from radixserve.http import accounts, chat, completions, health, models_route
 from radixserve.http.access_log import AccessLog
 from radixserve.http.config import HttpConfig
 from radixserve.http.errors import install_handlers
@@ -42,7 +42,7 @@ def create_app(client: ClientLike | Callable[[], ClientLike], *, settings: HttpC
 
     app = FastAPI(title="RadixServe", version=__version__, description=_DESCRIPTION, lifespan=lifespan, redoc_url=None)
     app.state.radixserve = state
-    for module in (chat, completions, models_route, health):
+    for module in (chat, completions, models_route, accounts, health):
         app.include_router(module.router)
     install_handlers(app)
     install_openapi(app)

@@ -91,7 +91,7 @@ def flatten(stats: dict[str, Any]) -> dict[str, float]:
     """All numbers of the answer, also those of objects inside it, by their own names; those of single tenants are others'."""
     numbers: dict[str, float] = {}
     for name, value in stats.items():
-        if name == "tenants":
+        if name in ("tenants", "tenants_other"):
             continue
         if isinstance(value, dict):
             for inner, number in flatten(cast("dict[str, Any]", value)).items():

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from radixserve import __version__
+from radixserve.http.accounts import accounts_for_metrics
+from radixserve.http.auth import api_key
 from radixserve.http.errors import ApiError
 from radixserve.http.state import state_of
+
+if TYPE_CHECKING:
+    from radixserve.http.state import ServerState
 
 router = APIRouter(tags=["server"])
 
@@ -38,15 +44,27 @@ async def health(request: Request) -> Response:
     )
 
 
-@router.get("/metrics", summary="Prometheus metrics", response_description="Prometheus' text format.")
+@router.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    response_description="Prometheus' text format.",
+    openapi_extra={"security": [{}, {"bearer": []}]},
+)
 async def metrics(request: Request) -> Response:
-    """Prometheus' text format. When the engine does not answer, `radixserve:up` is 0 and its own families are missing."""
+    """Prometheus' text format. When the engine does not answer, `radixserve:up` is 0 and its own families are missing.
+
+    No key is needed; families with the label `tenant` show the tenants whose accounts the key may see (all for an admin's).
+    """
     state = state_of(request)
+    stats, accounts = await asyncio.gather(_stats(state), accounts_for_metrics(state, api_key(request)))
+    return Response(state.metrics.exposition(stats, accounts), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _stats(state: ServerState) -> dict[str, Any] | None:
     try:
-        stats = await state.query("stats")
+        return await state.query("stats")
     except ApiError:
-        stats = None
-    return Response(state.metrics.exposition(stats), media_type=CONTENT_TYPE_LATEST)
+        return None
 
 
 @router.get("/version", summary="The server's version")

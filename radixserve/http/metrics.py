@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 from radixserve.http.engine_stats import EngineCollector
 from radixserve.http.errors import ClientDisconnectedError
+from radixserve.http.tenant_stats import TenantCollector
 from radixserve_tokenizer.protocol import Delta, Done
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.model_name = ""
         self.engine = EngineCollector(self.registry)
+        self.tenants = TenantCollector(self.registry)
 
         def seconds(name: str, text: str) -> Histogram:
             return Histogram(f"radixserve:{name}", text, _LABELS, buckets=_SECONDS, registry=self.registry)
@@ -105,9 +107,10 @@ class Metrics:
         """Count one under this model's name."""
         counter.labels(self.model_name, *labels).inc()
 
-    def exposition(self, stats: dict[str, Any] | None) -> bytes:
-        """The text that Prometheus reads; `stats` None: the engine did not answer."""
+    def exposition(self, stats: dict[str, Any] | None, accounts: dict[str, dict[str, Any]] | None = None) -> bytes:
+        """The text that Prometheus reads; `stats` None: the engine did not answer. `accounts`: those that the reader may see."""
         self.engine.update(stats, self.model_name)
+        self.tenants.update(accounts, (stats or {}).get("tenants", {}), self.model_name)
         return generate_latest(self.registry)
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 
+from radixserve.http.accounts import require_key
 from radixserve.http.responses import ErrorAnswer, ModelList, ModelObject
 from radixserve.http.state import state_of
 
 if TYPE_CHECKING:
     from radixserve.http.state import ServerState
 
-router = APIRouter(prefix="/v1/models", tags=["models"])
+router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Depends(require_key)])
 
 _STARTED = int(time.time())
 
@@ -31,7 +32,9 @@ def _model(state: ServerState, name: str) -> dict[str, Any]:
     }
 
 
-@router.get("", summary="List the models", response_model=ModelList, responses={503: {"model": ErrorAnswer}})
+@router.get(
+    "", summary="List the models", response_model=ModelList, responses={401: {"model": ErrorAnswer}, 503: {"model": ErrorAnswer}}
+)
 async def list_models(request: Request) -> dict[str, Any]:
     """Every name that is served; all are the same model."""
     state = state_of(request)
@@ -42,7 +45,7 @@ async def list_models(request: Request) -> dict[str, Any]:
     "/{name:path}",
     summary="One model",
     response_model=ModelObject,
-    responses={404: {"model": ErrorAnswer}, 503: {"model": ErrorAnswer}},
+    responses={401: {"model": ErrorAnswer}, 404: {"model": ErrorAnswer}, 503: {"model": ErrorAnswer}},
 )
 async def get_model(request: Request, name: str) -> dict[str, Any]:
     """One model by name; 404 for any other."""

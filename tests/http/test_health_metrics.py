@@ -140,4 +140,5 @@ def test_access_log_has_neither_text_nor_key(api, caplog):
 
 
 def test_flatten_keeps_the_outer_number():
-    assert flatten({"a": 1, "b": {"a": 2, "c": 3, "d": "x", "e": True}}) == {"a": 1.0, "c": 3.0}
+    tenants = {"tenants": {"x": {"f": 5}}, "tenants_other": {"g": 6}}
+    assert flatten({"a": 1, "b": {"a": 2, "c": 3, "d": "x", "e": True}, **tenants}) == {"a": 1.0, "c": 3.0}
