@@ -60,6 +60,25 @@ def test_a_new_runtime_computes_them_again() -> None:
     assert len(it.runtime.publishes) == 4, "the same runtime again is no new one"
 
 
+def test_what_a_busy_runtime_puts_off_is_tried_again() -> None:
+    it = World(settings=config(public_prefixes=PREFIXES[:1]), is_up=False)
+    it.runtime.hold_publish = True
+    it.runtime.out.append(it.runtime.ready())
+    it.settle()
+    for tries in (1, 2):
+        assert len(it.runtime.publishes) == tries
+        request_id = it.runtime.publishes[-1].request_id
+        it.core.on_runtime(rt.Failed(request_id=request_id, code="busy", message="later", retryable=True))
+        it.settle()
+        assert status(it) == "ok", "who waits for room holds nothing up"
+        it.now += 1.0
+        it.settle()
+    it.runtime.finish_publish(it.runtime.publishes[-1])
+    it.now += 9
+    it.settle()
+    assert len(it.runtime.publishes) == 3
+
+
 def test_failures_are_logged_and_hold_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
     bad = (PublicPrefix(text="x", role="nobody"), PublicPrefix(text="", role=""), PublicPrefix(text="fine"))
     it = World(settings=config(public_prefixes=bad), is_up=False)

@@ -146,6 +146,17 @@ def test_a_lease_is_the_branchs_log_and_its_release_ends_it() -> None:
     assert not it.of(wire.Failed)
 
 
+def test_a_lease_ends_with_the_branchs_next_generation() -> None:
+    it = leased()
+    held = len(it.runtime.logs[it.sent(rt.Lease)[0].branch_id])
+    it.now += 2
+    it.send(append(3, " and"), gen(4))
+    it.now += 50
+    it.send(wire.Ping(), wire.Release(program=1, op=5, branch=0))
+    assert account(it, "a")["kv_token_s"] == pytest.approx(2 * held)
+    assert not it.sent(rt.Release)
+
+
 @pytest.mark.parametrize("end", ["drop", "close", "gone"])
 def test_a_lease_ends_with_its_branch(end: str) -> None:
     it = leased()

@@ -311,6 +311,8 @@ class Core:
             logger.exception("the grammar compiler's answers could not be taken in")
         self.link.tick(now)
         self._services.accounts.tick(now)
+        if self.link.is_ready:
+            self.link.publish(self._services.publics.publish_again(self._services.next_id, now))
         away_since = self.link.down_since
         if away_since is not None and now - away_since > self._config.runtime_wait_s:
             error = OpError("the runtime is gone and did not come back in time", code="runtime_down", status=503, retryable=True)

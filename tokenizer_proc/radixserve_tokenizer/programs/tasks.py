@@ -228,6 +228,7 @@ class Tasks:
         if task is None:
             return
         self._outcomes.dequeue(task, first_token=True)
+        self._services.leases.used(task.branch)
         if task.feed(event):
             task.branch.program.note_output(task)
 
@@ -246,6 +247,7 @@ class Tasks:
         self._outcomes.dequeue(task, first_token=True)
         self._services.link.finish(event.request_id)
         task.ticket.settle(event.usage, self._services.clock())
+        self._services.leases.used(task.branch)
         branch, program, tokenizer = task.branch, task.branch.program, self._services.text.tokenizer
         output = task.finish(event)
         prompt_ids = branch.log.ids_from(0) if task.op.sampling.prompt_logprobs >= 0 else ()

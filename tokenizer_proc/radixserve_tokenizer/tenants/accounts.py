@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from radixserve_tokenizer.tenants.store import AccountFile, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from radixserve_runtime.protocol import Usage
 
 _FLUSH_S = 1.0
 #: Tenants of which statistics (and with them the labels of metrics) name each; the rest is one row.
-MAX_NAMED = 50
+MAX_NAMED = 200
 
 
 @dataclass(slots=True)
@@ -47,6 +48,10 @@ class Totals:
         """Add another account's sums."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+_COLUMNS = tuple(each.name for each in fields(Totals))
+_values: Callable[[Totals], tuple[float, ...]] = attrgetter(*_COLUMNS)
 
 
 class Account:
@@ -93,7 +98,7 @@ class Accounts:
 
     def __init__(self, path: Path | None) -> None:
         """Raises `AccountFileError` if the file can't be used."""
-        self._file = None if path is None else AccountFile(path, tuple(each.name for each in fields(Totals)))
+        self._file = None if path is None else AccountFile(path, _COLUMNS)
         self._accounts: dict[str, Account] = {}
         self._next_flush = 0.0
         if self._file is not None:
@@ -133,8 +138,4 @@ class Accounts:
         return {name: self._accounts[name].totals for name in order[:MAX_NAMED]}, rest
 
     def _changed(self) -> list[Row]:
-        return [
-            (name, tuple(getattr(account.totals, each.name) for each in fields(Totals)))
-            for name, account in self._accounts.items()
-            if account.is_dirty
-        ]
+        return [(name, _values(account.totals)) for name, account in self._accounts.items() if account.is_dirty]

@@ -28,7 +28,8 @@ class _Lease:
 class Leases:
     """Takes leases, ends them, and charges the tenant for the KV that they kept.
 
-    A lease covers what the branch's log holds when it is taken. A lease of a branch that has one replaces it.
+    A lease covers what the branch's log holds when it is taken. A lease of a branch that has one replaces it, and it ends
+    with the branch's next generation, which holds the KV itself.
     """
 
     def __init__(self, link: RuntimeLink, clock: Callable[[], float]) -> None:
@@ -55,6 +56,10 @@ class Leases:
         """End a branch's lease, if it has one; also to be called before a branch is dropped."""
         if self._end(branch.runtime_id):
             self._link.release(branch.runtime_id)
+
+    def used(self, branch: Branch) -> None:
+        """A generation of this branch runs: the runtime has ended its lease without a word."""
+        self._end(branch.runtime_id)
 
     def on_lost(self, branch_id: int) -> None:
         """The runtime keeps it no longer."""

@@ -19,6 +19,7 @@ State: TypeAlias = Literal["new", "held", "running", "left"]
 
 #: A generation that has been held back for so long counts as one class higher.
 _AGEING_S = 10.0
+_LOOK_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +78,9 @@ class Slots:
 
     def __init__(self) -> None:
         self._held: dict[Tenant, dict[Priority, _Line]] = {}
+        self._changed: dict[Tenant, None] = {}
+        """Tenants that have got room since `start_waiting` last looked."""
+        self._look_at = 0.0
         self.num_held = 0
         self.num_held_uncached_tokens = 0
 
@@ -97,13 +101,20 @@ class Slots:
         state, ticket.state = ticket.state, "left"
         if state == "running":
             ticket.tenant.num_running -= 1
+            if ticket.tenant in self._held:
+                self._changed[ticket.tenant] = None
         elif state == "held":
             self._forget(ticket)
 
     def start_waiting(self, now: float) -> bool:
         """Let through what has room now; whether anything did. Call it after `leave`, and as time passes."""
         started = False
-        for tenant in list(self._held):
+        due = list(self._changed)
+        if now >= self._look_at:  # debts are paid off by time alone
+            self._look_at = now + _LOOK_S
+            due.extend(tenant for tenant in self._held if tenant.quota.counts_tokens)
+        self._changed.clear()
+        for tenant in due:
             while (ticket := self._next(tenant, now)) is not None and self._has_room(ticket, now):
                 start = self._held[tenant][ticket.priority][ticket]
                 self._forget(ticket)

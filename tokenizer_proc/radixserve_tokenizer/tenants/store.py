@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import queue
 import sqlite3
 import threading
@@ -18,6 +20,8 @@ Row: TypeAlias = tuple[str, tuple[float, ...]]
 _VERSION = 1
 _BUSY_S = 5.0
 _CLOSE_S = 10.0
+_LOCK_S = 5.0
+_LOCK_PAUSE_S = 0.05
 _COMPLAIN_S = 60.0
 _AGAIN_S = 1.0
 
@@ -41,7 +45,12 @@ class AccountFile:
             f"INSERT INTO account (tenant, {', '.join(columns)}) VALUES ({', '.join('?' * (len(columns) + 1))}) "
             f"ON CONFLICT (tenant) DO UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in columns)}"
         )
-        self._rows = self._open()
+        self._lock = self._take_lock()
+        try:
+            self._rows = self._open()
+        except AccountFileError:
+            os.close(self._lock)
+            raise
         self._queue: queue.Queue[list[Row] | None] = queue.Queue(maxsize=1)
         self._complained_at = float("-inf")
         self._thread = threading.Thread(target=self._run, name="accounts", daemon=True)
@@ -70,24 +79,42 @@ class AccountFile:
             logger.error("the accounts could not be written to %s in time", self._path)
             return
         self._thread.join(_CLOSE_S)
+        os.close(self._lock)
 
     # ---- opening --------------------------------------------------------------------------------------------------
 
-    def _open(self) -> list[Row]:
+    def _take_lock(self) -> int:
+        """One process writes a file: its sums would be lost to another's. The kernel frees the lock with its holder's death."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise AccountFileError(f"the accounts {self._path} can't be kept there: {error.strerror}") from error
+        give_up_at = time.monotonic() + _LOCK_S  # a process that was told to end may still be writing
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if time.monotonic() > give_up_at:
+                    os.close(handle)
+                    raise AccountFileError(f"the accounts {self._path} are another engine's: name another file") from error
+                time.sleep(_LOCK_PAUSE_S)
+            else:
+                return handle
+
+    def _open(self) -> list[Row]:
+        try:
             return self._load()
         except sqlite3.OperationalError as error:
             raise AccountFileError(
                 f"the accounts {self._path} can't be opened ({error}): name a file that can be written"
             ) from error
         except sqlite3.DatabaseError as error:
-            self._move_aside(error)
-        except OSError as error:
-            raise AccountFileError(f"the folder of the accounts {self._path} can't be made: {error.strerror}") from error
+            damage = error
         try:
+            self._move_aside(damage)
             return self._load()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise AccountFileError(f"the accounts {self._path} can't be begun anew: {error}") from error
 
     def _load(self) -> list[Row]:
