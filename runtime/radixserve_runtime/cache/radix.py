@@ -9,38 +9,24 @@ whose nodes refer to the public pages; only what tells tokens from each other is
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING
 
-from radixserve_runtime.cache.accounts import PUBLIC, Namespace, owner_of
+from radixserve_runtime.cache.accounts import PUBLIC, Namespace
 from radixserve_runtime.cache.eviction import EvictionKey, least_recently_used
 from radixserve_runtime.cache.handles import Lock, Match, StaleMatchError, path_pages
 from radixserve_runtime.cache.leases import Leases
-from radixserve_runtime.cache.node import Node, Root, TokenRun, common_prefix_length, token_run
+from radixserve_runtime.cache.node import Root, token_run
 from radixserve_runtime.cache.order import EvictionOrder
+from radixserve_runtime.cache.tree import Tree, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from radixserve_runtime.cache.accounts import Account, Owner
+    from radixserve_runtime.cache.node import Node, TokenRun
     from radixserve_runtime.cache.pages import PagePool
 
 __all__ = ["Lock", "Match", "Namespace", "RadixCache", "StaleMatchError"]
-
-
-def _walk(node: Node, tokens: TokenRun, end: int) -> tuple[Node, int]:
-    """The node below a root that holds the last token of `tokens[:end]` that the tree knows, and how many it knows."""
-    position = 0
-    while position < end:
-        child = node.children.get(tokens[position])
-        if child is None:
-            break
-        common = common_prefix_length(child.tokens, tokens, position, end)
-        node = child
-        position += common
-        if common < len(child.tokens):
-            break
-    return node, position
 
 
 class RadixCache:
@@ -49,14 +35,12 @@ class RadixCache:
     def __init__(self, pool: PagePool, enabled: bool = True, eviction_key: EvictionKey = least_recently_used) -> None:
         self.enabled = enabled
         self.num_evicted_pages = 0
-        self.num_nodes = 0
         self.version = 0
         """Grows when tokens are added: while it stands still no match can have become longer."""
         self._pool = pool
         self._page_size = pool.page_size_tokens
-        self._roots: dict[Namespace, Root] = {}
         self._order = EvictionOrder(eviction_key, pool.accounts)
-        self._tick = 0
+        self._tree = Tree(pool, self._order)
         self._public_depth = 0
         """Tokens of the longest public prefix."""
         self.leases = Leases(self, self._order)
@@ -67,10 +51,10 @@ class RadixCache:
         """The longest prefix of `token_ids[:limit]` in the tree of `namespace` or, if longer, the public one. Changes nothing."""
         tokens = token_run(token_ids)
         end = len(tokens) if limit is None else min(limit, len(tokens))
-        node, position = _walk(self._root(namespace), tokens, end)
-        public = self._roots.get(PUBLIC)
+        node, position = walk(self._tree.root(namespace), tokens, end)
+        public = self._tree.roots.get(PUBLIC)
         if public is not None and position < end:
-            public_node, public_position = _walk(public, tokens, end)
+            public_node, public_position = walk(public, tokens, end)
             if public_position > position:
                 node, position = public_node, public_position
         return Match(position, node, self._page_size, namespace)
@@ -78,10 +62,6 @@ class RadixCache:
     def num_public_tokens(self, token_ids: Sequence[int], limit: int | None = None) -> int:
         """How many tokens of the longest prefix are public, and so neither charged to a tenant nor ever evicted."""
         return self.match(PUBLIC, token_ids, limit).num_tokens
-
-    def _root(self, namespace: Namespace) -> Root:
-        """The root of a namespace; a new one isn't kept until something is locked in it."""
-        return self._roots.get(namespace) or Root(namespace, self._pool.accounts.get(owner_of(namespace)))
 
     # ---- pinning ---------------------------------------------------------------------------------------------
 
@@ -94,22 +74,22 @@ class RadixCache:
         while node.parent is not None and node.start >= match.num_tokens:
             node = node.parent  # split since it was matched
         if isinstance(node, Root):
-            node = root = self._roots.setdefault(node.namespace, node)
+            node = root = self._tree.keep_root(node)
         elif node.parent is None or node.root is None or node.end < match.num_tokens:
             raise StaleMatchError(f"{match.num_tokens} tokens were matched and some were evicted since: match again")
         else:
             root = node.root
         if node.end > match.num_tokens:
-            node = self._split(node, match.num_tokens)
-        self._pin(node)
+            node = self._tree.split(node, match.num_tokens)
+        self._tree.pin(node)
         return Lock(node, match.num_tokens, root, match.namespace)
 
     def unlock(self, lock: Lock) -> None:
         """Let go of a pinned path; it stays in the tree until it is evicted. Doing it twice is a bug."""
         assert not lock.released, "unlocked twice"
         lock.released = True
-        self._unpin(lock.node)
-        self._forget_if_empty(lock.root)
+        self._tree.unpin(lock.node)
+        self._tree.forget_if_empty(lock.root)
 
     # ---- adding ----------------------------------------------------------------------------------------------
 
@@ -134,21 +114,21 @@ class RadixCache:
         tokens = token_run(token_ids)
         at_home = lock.root.namespace == lock.namespace
         if not at_home:
-            lock.root = self._roots.setdefault(lock.namespace, self._root(lock.namespace))
+            lock.root = self._tree.keep_root(self._tree.root(lock.namespace))
         start, depth = (lock.node, lock.num_tokens) if at_home else (lock.root, 0)
-        node, position = self._descend(start, depth, tokens, end)
+        node, position = self._tree.descend(start, depth, tokens, end)
         num_new = end - position
         if num_new:
             pages = self._prefer_public(lock.namespace, tokens, pages, position, end)
             own = 1 if node is lock.node else 0
             if node.parent is not None and not node.children and node.locks == own and not node.leases:
-                self._lengthen(node, tokens[position:end], pages)
+                self._tree.lengthen(node, tokens[position:end], pages)
             else:
-                node = self._attach(node, tokens[position:end], pages)
+                node = self._tree.attach(node, tokens[position:end], pages)
             self.version += 1
         if node is not lock.node:
-            self._pin(node)
-            self._unpin(lock.node)
+            self._tree.pin(node)
+            self._tree.unpin(lock.node)
             lock.node = node
         lock.num_tokens = end
         return num_new
@@ -157,26 +137,15 @@ class RadixCache:
         """A public prefix is complete: trees that have it too let go of their own whole pages of it. O(namespaces + their pages of it)."""
         tokens = token_run(token_ids)
         self._public_depth = max(self._public_depth, len(tokens))
-        public_node, known = _walk(self._root(PUBLIC), tokens, len(tokens))
+        public_node, known = walk(self._tree.root(PUBLIC), tokens, len(tokens))
         public = path_pages(public_node, known, self._page_size)
-        for root in self._roots.values():
+        for root in self._tree.roots.values():
             if root.namespace == PUBLIC:
                 continue
-            node, depth = _walk(root, tokens, len(tokens))
+            node, depth = walk(root, tokens, len(tokens))
             while node.parent is not None:
-                self._replace_pages(node, public[: depth // self._page_size])
+                self._tree.replace_pages(node, public[: depth // self._page_size])
                 node = node.parent
-
-    def _replace_pages(self, node: Node, public: list[int]) -> None:
-        first = node.start // self._page_size
-        new = array("i", public[first : first + len(node.pages)])
-        old = node.pages[: len(new)]
-        self._pool.retain(new)
-        if node.locks:
-            self._pool.lock(new)
-            self._pool.unlock(old)
-        node.pages[: len(new)] = new
-        self._pool.drop(old)
 
     def _prefer_public(
         self, namespace: Namespace, tokens: TokenRun, pages: Sequence[int], position: int, end: int
@@ -184,7 +153,7 @@ class RadixCache:
         """`pages`, with public ones wherever a whole page past `position` is public, though the caller computed it again."""
         if position >= self._public_depth or namespace == PUBLIC:
             return pages
-        node, known = _walk(self._root(PUBLIC), tokens, end)
+        node, known = walk(self._tree.root(PUBLIC), tokens, end)
         whole = known // self._page_size
         if whole * self._page_size <= position:
             return pages
@@ -204,7 +173,7 @@ class RadixCache:
             found = self._order.pop_for(account)
             if found is None:
                 break
-            freed += self._shrink(found[0], min(num_pages - freed, found[1]))
+            freed += self._free(found[0], min(num_pages - freed, found[1]))
         self.num_evicted_pages += freed
         return freed
 
@@ -227,7 +196,7 @@ class RadixCache:
             node = self._order.pop_own(account)
             if node is None:
                 break
-            freed += self._shrink(node, num_pages - freed)
+            freed += self._free(node, num_pages - freed)
         self.num_evicted_pages += freed
         return freed
 
@@ -235,135 +204,18 @@ class RadixCache:
         """Drop everything that isn't locked; returns how many pages became free."""
         return self.evict(self._pool.num_pages + 1)
 
-    # ---- inside ----------------------------------------------------------------------------------------------
-
-    def _touch(self, node: Node) -> None:
-        self._tick += 1
-        node.last_used = self._tick
-
-    def _pin(self, node: Node) -> None:
-        self._touch(node)
-        step: Node | None = node
-        while step is not None:
-            step.locks += 1
-            if step.locks > 1:
-                break
-            self._pool.lock(step.pages)
-            step = step.parent
-
-    def _unpin(self, node: Node) -> None:
-        self._touch(node)
-        step: Node | None = node
-        while step is not None:
-            step.locks -= 1
-            assert step.locks >= 0, "unlocked more often than locked"
-            if step.locks:
-                break
-            self._pool.unlock(step.pages)
-            if step.is_evictable:
-                self._order.push(step)
-            step = step.parent
-
-    def _descend(self, node: Node, position: int, tokens: TokenRun, end: int) -> tuple[Node, int]:
-        """The node, split if need be, that ends where the tree's knowledge of `tokens[:end]` ends."""
-        while position < end:
-            child = node.children.get(tokens[position])
-            if child is None:
-                break
-            common = common_prefix_length(child.tokens, tokens, position, end)
-            position += common
-            if common < len(child.tokens):
-                return self._split(child, position), position
-            node = child
-        return node, position
-
-    def _split(self, node: Node, position: int) -> Node:
-        """Cut a node at an absolute position; returns the new upper half. The lower half stays the same object, as locks end there."""
-        assert node.parent is not None
-        assert node.start < position < node.end
-        cut, first = position - node.start, node.start // self._page_size
-        upper = Node(node.parent, node.root, node.start, node.tokens[:cut], node.pages[: -(-position // self._page_size) - first])
-        upper.last_used = node.last_used
-        upper.locks = 1 if node.locks else 0
-        upper.children[node.tokens[cut]] = node
-        node.parent.children[node.tokens[0]] = upper
-        node.parent, node.start = upper, position
-        node.tokens, node.pages = node.tokens[cut:], node.pages[position // self._page_size - first :]
-        if position % self._page_size:
-            shared = upper.pages[-1:]
-            self._pool.retain(shared)
-            if node.locks:
-                self._pool.lock(shared)
-        self.num_nodes += 1
-        return upper
-
-    def _node_pages(self, pages: Sequence[int], start: int, end: int) -> array[int]:
-        return array("i", pages[start // self._page_size : -(-end // self._page_size)])
-
-    def _attach(self, parent: Node, tokens: TokenRun, pages: Sequence[int]) -> Node:
-        start = parent.end
-        root = parent if isinstance(parent, Root) else parent.root
-        node = Node(parent, root, start, tokens, self._node_pages(pages, start, start + len(tokens)))
-        parent.children[tokens[0]] = node
-        self._pool.retain(node.pages)
-        self.num_nodes += 1
-        return node
-
-    def _lengthen(self, leaf: Node, tokens: TokenRun, pages: Sequence[int]) -> None:
-        """Add tokens to a leaf that nobody else locks, so that a prompt in many chunks is one node."""
-        added = self._node_pages(pages, leaf.end, leaf.end + len(tokens))
-        replaced = leaf.pages[-1:] if leaf.end % self._page_size else array("i")
-        self._pool.retain(added)
-        if leaf.locks:
-            self._pool.lock(added)
-            self._pool.unlock(replaced)
-        if replaced:
-            del leaf.pages[-1:]
-        leaf.pages.extend(added)
-        leaf.tokens.extend(tokens)
-        self._pool.drop(replaced)
-
-    def _shrink(self, leaf: Node, num_pages: int) -> int:
-        """Free up to `num_pages` pages from the end of an unlocked leaf; returns how many. The leaf goes when nothing is left.
-
-        Leases that end in it are lost: the rest of their paths has nothing to wait for.
-        """
+    def _free(self, leaf: Node, num_pages: int) -> int:
+        """Leases that end in the leaf are lost: the rest of their paths has nothing to wait for."""
         self.leases.lose(leaf)
-        freed = 0
-        while leaf.pages and freed < num_pages:
-            freed += self._pool.drop((leaf.pages.pop(),))
-        if leaf.pages:
-            new_end = (leaf.start // self._page_size + len(leaf.pages)) * self._page_size
-            del leaf.tokens[new_end - leaf.start :]
-            self._order.push(leaf)
-        else:
-            self._remove(leaf)
-        return freed
-
-    def _remove(self, leaf: Node) -> None:
-        parent = leaf.parent
-        assert parent is not None
-        del parent.children[leaf.tokens[0]]
-        leaf.parent = None
-        self.num_nodes -= 1
-        # A parent was in use whenever its child was; recorded here instead of on every use.
-        parent.last_used = max(parent.last_used, leaf.last_used)
-        if isinstance(parent, Root):
-            self._forget_if_empty(parent)
-        elif parent.is_evictable:
-            self._order.push(parent)
-
-    def _forget_if_empty(self, root: Root) -> None:
-        if not root.children and root.locks == 0 and self._roots.get(root.namespace) is root:
-            del self._roots[root.namespace]
+        return self._tree.shrink(leaf, num_pages)
 
     # ---- looking in ------------------------------------------------------------------------------------------
 
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all trees but their roots."""
+        return self._tree.num_nodes
+
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots: O(nodes). For statistics and `cache.check`."""
-        stack: list[Node] = list(self._roots.values())
-        while stack:
-            node = stack.pop()
-            stack.extend(node.children.values())
-            if node.parent is not None:
-                yield node
+        return self._tree.nodes()

@@ -170,4 +170,4 @@ def test_namespaces_that_hold_nothing_are_forgotten() -> None:
         publish(cache, pool, [1, 2], namespace)
         cache.unlock(cache.lock(cache.match((("salt", f"empty {salt}"),), [1])))
         cache.reset()
-    assert not cache._roots
+    assert not cache._tree.roots
