@@ -138,15 +138,6 @@ def test_a_place_that_cant_be_used_is_an_error_at_start(tmp_path: Path) -> None:
             Accounts(path)
 
 
-def test_a_file_is_one_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radixserve_tokenizer.tenants.store._LOCK_S", 0.1)
-    accounts = Accounts(tmp_path / "usage.db")
-    with pytest.raises(AccountFileError, match="another engine's"):
-        Accounts(tmp_path / "usage.db")
-    accounts.close()
-    Accounts(tmp_path / "usage.db").close()
-
-
 def test_a_newer_form_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "usage.db"
     connection = sqlite3.connect(path)

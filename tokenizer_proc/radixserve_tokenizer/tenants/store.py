@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import queue
 import sqlite3
 import threading
@@ -20,8 +18,6 @@ Row: TypeAlias = tuple[str, tuple[float, ...]]
 _VERSION = 1
 _BUSY_S = 5.0
 _CLOSE_S = 10.0
-_LOCK_S = 5.0
-_LOCK_PAUSE_S = 0.05
 _COMPLAIN_S = 60.0
 _AGAIN_S = 1.0
 
@@ -34,6 +30,7 @@ class AccountFile:
     """Sums by tenant. A file that is damaged is moved aside and a new one begun; one that can't be opened is an error at start.
 
     Later errors (a full disk) are logged and the rows written again with the next: the sums in memory are what counts.
+    One process may write a file at a time: who starts this one sees to that.
     WAL with synchronous NORMAL: what was committed survives the death of the process.
     """
 
@@ -45,12 +42,7 @@ class AccountFile:
             f"INSERT INTO account (tenant, {', '.join(columns)}) VALUES ({', '.join('?' * (len(columns) + 1))}) "
             f"ON CONFLICT (tenant) DO UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in columns)}"
         )
-        self._lock = self._take_lock()
-        try:
-            self._rows = self._open()
-        except AccountFileError:
-            os.close(self._lock)
-            raise
+        self._rows = self._open()
         self._queue: queue.Queue[list[Row] | None] = queue.Queue(maxsize=1)
         self._complained_at = float("-inf")
         self._thread = threading.Thread(target=self._run, name="accounts", daemon=True)
@@ -79,31 +71,12 @@ class AccountFile:
             logger.error("the accounts could not be written to %s in time", self._path)
             return
         self._thread.join(_CLOSE_S)
-        os.close(self._lock)
 
     # ---- opening --------------------------------------------------------------------------------------------------
 
-    def _take_lock(self) -> int:
-        """One process writes a file: its sums would be lost to another's. The kernel frees the lock with its holder's death."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise AccountFileError(f"the accounts {self._path} can't be kept there: {error.strerror}") from error
-        give_up_at = time.monotonic() + _LOCK_S  # a process that was told to end may still be writing
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if time.monotonic() > give_up_at:
-                    os.close(handle)
-                    raise AccountFileError(f"the accounts {self._path} are another engine's: name another file") from error
-                time.sleep(_LOCK_PAUSE_S)
-            else:
-                return handle
-
     def _open(self) -> list[Row]:
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             return self._load()
         except sqlite3.OperationalError as error:
             raise AccountFileError(
@@ -111,6 +84,8 @@ class AccountFile:
             ) from error
         except sqlite3.DatabaseError as error:
             damage = error
+        except OSError as error:
+            raise AccountFileError(f"the accounts {self._path} can't be kept there: {error.strerror}") from error
         try:
             self._move_aside(damage)
             return self._load()
