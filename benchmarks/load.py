@@ -65,6 +65,7 @@ class Call:
 
     messages: list[tuple[str, str]]
     sampling: Sampling
+    stream: bool = True
     started_s: float = 0.0
     arrivals_s: list[float] = field(default_factory=list)
     done: Done | None = None

@@ -16,7 +16,7 @@ from radixserve_runtime.config import RuntimeConfig
 from radixserve_runtime.engine.build import build_core
 from radixserve_runtime.protocol import Base, Generate, Hello, Sampling
 
-BATCH, CONTEXT, STEPS, ROUNDS = 16, 256, 24, 5
+BATCH, CONTEXT, STEPS, ROUNDS = 16, 256, 24, 3
 
 
 def main() -> list[tuple[str, str, str, bool]]:

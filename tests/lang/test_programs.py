@@ -590,8 +590,11 @@ def test_what_is_no_program() -> None:
 
 
 def test_ctrl_c_ends_a_read_and_the_program(server: FakeServer, url: str) -> None:
+    # A job that a shell put into the background is started with SIGINT ignored, and so are its children.
     code = f"""
+import signal
 import radixserve_lang as rs
+signal.signal(signal.SIGINT, signal.default_int_handler)
 @rs.function
 def stuck(s: rs.State) -> str:
     return s.gen().value
