@@ -292,3 +292,12 @@ def test_bytes_that_complete_a_character_of_the_prompt_are_generated_text() -> N
     done = world.one(wire.Done)
     assert done.value == "\N{SLICE OF PIZZA}!"
     assert "".join(delta.text for delta in world.of(wire.Delta)) == done.value
+
+
+def test_what_a_rollback_took_away_can_not_be_asked_for_again() -> None:
+    world = opened()
+    world.send(append(0, "hi"), gen(1), append(2, "more"), wire.Rollback(program=1, op=3, branch=0, to_op=1))
+    world.send(wire.Rollback(program=1, op=4, branch=0, to_op=3), gen(5))
+    assert world.one(wire.Failed, op=4).code == "unknown_op"
+    world.send(wire.Rollback(program=1, op=6, branch=0, to_op=1), gen(7))
+    assert world.one(wire.Done, op=7).usage.prompt_tokens == 2

@@ -170,11 +170,16 @@ class Executor:
     def _rollback(branch: Branch, op: wire.Rollback) -> None:
         mark = branch.marks.get(op.to_op)
         if mark is None or op.to_op >= op.op:
-            raise OpError(f"op {op.to_op} is not an op of branch {branch.number} that has run", code="unknown_op", param="to_op")
+            raise OpError(
+                f"op {op.to_op} is not an op of branch {branch.number} that has run and has not been rolled back",
+                code="unknown_op",
+                param="to_op",
+            )
         branch.restore(mark)
         if branch.poison is not None and branch.poison.op >= op.to_op:
             branch.poison = None
-        for number in [number for number in branch.marks if op.to_op < number < op.op]:
+        # Of this op too: what it took away is forgotten, so nobody can go back to before it.
+        for number in [number for number in branch.marks if op.to_op < number <= op.op]:
             del branch.marks[number]
 
 

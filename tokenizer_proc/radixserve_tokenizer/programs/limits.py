@@ -47,5 +47,5 @@ def check_options(options: Iterable[str]) -> None:
 
 def check_size(value: Mapping[str, Any], param: str) -> None:
     """Raise `OpError` for a value whose JSON is larger than what one op or query may have encoded."""
-    if value and (size := len(msgspec.json.encode(value))) > 2 * MAX_TEXT_CHARS:
-        raise OpError(f"{param} is {size} bytes of JSON; at most {2 * MAX_TEXT_CHARS} are taken", param=param)
+    if value and (size := len(msgspec.json.encode(value))) > MAX_TEXT_CHARS:
+        raise OpError(f"{param} is {size} bytes of JSON; at most {MAX_TEXT_CHARS} are taken", param=param)
