@@ -186,6 +186,22 @@ def test_a_program_that_ends_in_its_first_frame_is_answered_once() -> None:
     it.send(wire.Open(program=1, api_key=key("a")), append(0, "x"), gen(1), wire.Close(program=1))
     assert [type(event) for event in it.seen[1:]] == [wire.Admitted]
     assert it.core.services.admission.num_programs == 0
+    it.send(*ask(2, "a", "x", max_tokens=0))
+    limits = it.of(wire.Admitted)[-1].limits
+    assert limits is not None
+    assert limits.remaining_tokens == 999
+
+
+def test_a_refused_program_leaves_nothing_behind() -> None:
+    it = world(tenant("a", tokens_per_minute=100))
+    it.send(*ask(1, "a", "x" * 90))
+    fork = wire.Fork(program=2, op=1, branch=0, first=1, count=3)
+    it.send(wire.Open(program=2, api_key=key("a")), append(0, "y" * 50, program=2), fork, gen(2, program=2, branch=1))
+    assert it.one(wire.Refused).program == 2
+    assert len(it.runtime.logs) == 1, "the runtime has forgotten its branches too"
+    it.now += 60
+    it.send(*ask(2, "a", "x"))
+    assert it.of(wire.Admitted)[-1].program == 2, "its number may be used again"
 
 
 def test_while_the_model_loads_programs_are_answered() -> None:

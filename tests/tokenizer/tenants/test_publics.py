@@ -57,6 +57,7 @@ def test_a_new_runtime_computes_them_again() -> None:
     assert len(it.runtime.publishes) == 4
     assert status(it) == "loading"
     it.core.on_runtime(it.runtime.ready())
+    it.settle()
     assert len(it.runtime.publishes) == 4, "the same runtime again is no new one"
 
 

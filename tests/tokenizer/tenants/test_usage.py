@@ -10,7 +10,7 @@ from radixserve_runtime import protocol as rt
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.tenants.accounts import MAX_NAMED
 from tests.tokenizer.programs.harness import World, append, config, gen
-from tests.tokenizer.tenants.people import ask, key, reply, tenant, world
+from tests.tokenizer.tenants.people import answer_all, ask, key, reply, tenant, world
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,16 +47,25 @@ def test_usage_is_charged_to_its_tenant() -> None:
 
 def test_what_was_cancelled_costs_what_it_cost() -> None:
     it = world(tenant("a", tokens_per_minute=1000))
-    it.send(*ask(1, "a", "x" * 10, max_tokens=100), wire.Cancel(program=1, branches=(0,)))
-    it.runtime.out.clear()
-    it.send(*ask(2, "a", "x" * 10, max_tokens=100))
+    it.send(*ask(1, "a", "x" * 10, max_tokens=100))
     request = it.sent(rt.Generate)[0]
+    del it.runtime.requests[request.request_id]  # its answer comes from here
+    it.send(wire.Cancel(program=1, branches=(0,)))
+    assert it.sent(rt.Cancel)
+    it.send(*ask(2, "a", "x" * 10, max_tokens=100))
+    limits = it.of(wire.Admitted)[-1].limits
+    assert limits is not None
+    assert limits.remaining_tokens == 1000 - 2 * 110, "until the runtime has said what it cost, the estimate counts"
     late = rt.Finished(
         request_id=request.request_id, reason="abort", usage=rt.Usage(prompt_tokens=10, cached_tokens=0, output_tokens=7)
     )
     it.core.on_runtime(late)
     it.core.on_runtime(late)  # said twice, charged once
     assert (account(it, "a")["input_tokens"], account(it, "a")["output_tokens"]) == (10, 7)
+    it.send(*ask(3, "a", "x", max_tokens=0))
+    limits = it.of(wire.Admitted)[-1].limits
+    assert limits is not None
+    assert limits.remaining_tokens == 1000 - 17 - 110 - 1
 
 
 def test_both_requests_of_a_scoring_are_charged() -> None:
@@ -64,6 +73,16 @@ def test_both_requests_of_a_scoring_are_charged() -> None:
     it.send(wire.Open(program=1, api_key=key("a")), append(0, "hello world"))
     it.send(wire.Score(program=1, op=1, branch=0, var=0, options=("A", "B"), method="unconditional"))
     assert account(it, "a")["input_tokens"] == len(it.runtime.prompts[it.sent(rt.Score)[0].request_id]) + 1
+
+
+def test_time_held_back_is_charged_once() -> None:
+    it = world(tenant("a", max_running=1))
+    it.send(*ask(0, "a"), wire.Open(program=1, api_key=key("a")), append(0, "hello world"))
+    it.send(wire.Score(program=1, op=1, branch=0, var=0, options=("A", "B"), method="unconditional"))
+    it.now += 3
+    answer_all(it)
+    assert it.one(wire.Done, program=1).usage.queued_s == pytest.approx(3)
+    assert account(it, "a")["queue_s"] == pytest.approx(3)
 
 
 def test_everybody_sees_what_is_theirs_and_an_admin_all() -> None:
@@ -144,6 +163,17 @@ def test_a_lease_is_the_branchs_log_and_its_release_ends_it() -> None:
     it.send(append(5, " and"), gen(6))
     assert it.one(wire.Done, op=6)
     assert not it.of(wire.Failed)
+
+
+def test_a_lease_again_takes_the_place_of_the_first() -> None:
+    it = leased()
+    held = len(it.runtime.logs[it.sent(rt.Lease)[0].branch_id])
+    it.now += 2
+    it.send(wire.Lease(program=1, op=3, branch=0, ttl_s=5.0))
+    it.now += 1
+    it.send(wire.Release(program=1, op=4, branch=0))
+    assert [lease.ttl_s for lease in it.sent(rt.Lease)] == [20.0, 5.0]
+    assert account(it, "a")["kv_token_s"] == pytest.approx(3 * held)
 
 
 def test_a_lease_ends_with_the_branchs_next_generation() -> None:

@@ -149,7 +149,7 @@ class AccountFile:
                 with connection:
                     connection.executemany(self._upsert, [(name, *values) for name, values in unwritten.items()])
                 unwritten.clear()
-            except sqlite3.Error as error:
+            except Exception as error:  # whatever it is, this thread must go on: nobody would notice its end
                 self._complain(error)
                 if connection is not None:
                     connection.close()
@@ -159,7 +159,7 @@ class AccountFile:
                     connection.close()
                 return
 
-    def _complain(self, error: sqlite3.Error) -> None:
+    def _complain(self, error: Exception) -> None:
         now = time.monotonic()
         if now - self._complained_at > _COMPLAIN_S:
             self._complained_at = now
