@@ -1,8 +1,9 @@
 """What tenants and programs were charged, and the counters that fairness goes by.
 
-A tenant's `counter` is virtual: its charges divided by its weight. A tenant that returns from idleness is lifted to the
-least counter of those who have work (as VTC does), so that nothing is saved up by being idle; a counter above that
-stays, so that nothing is gained by leaving and coming back.
+A tenant's `counter` is virtual: its charges divided by its weight. A tenant of which nothing waited and now something
+does is lifted to the least counter of those that wait (as VTC does). So nothing is saved up by asking for little, nobody
+pays later for what they were given while no other wanted it, and as a counter above that stays, nothing is gained by
+leaving and coming back.
 """
 
 from __future__ import annotations
@@ -76,31 +77,35 @@ class Accounts:
         self._idle: OrderedDict[str, Tenant] = OrderedDict()
         self._programs: dict[tuple[str, int], Program] = {}
         self._idle_programs: OrderedDict[tuple[str, int], Program] = OrderedDict()
-        self._floor = 0.0
+        self._last_waited: Tenant | None = None
 
     def tenants(self) -> Iterable[Tenant]:
         """All that are remembered, the idle first."""
         yield from self._idle.values()
         yield from self._active.values()
 
-    def is_active(self, name: str) -> bool:
-        """Whether a tenant has work."""
-        return name in self._active
-
     # ---- coming and going ------------------------------------------------------------------------------------
 
-    def enter(self, name: str, others: float | None) -> Tenant:
-        """A tenant gets work. `others` is the least counter of those that have some; None: nobody has."""
+    def enter(self, name: str) -> Tenant:
+        """A sequence of a tenant was added."""
         tenant = self._active.get(name)
-        if tenant is not None:
-            return tenant
-        tenant = self._idle.pop(name, None) or Tenant(name, self._weights.get(name, 1.0))
-        least = self._floor if others is None else others
-        if tenant.counter <= least and others is not None:
-            tenant.fresh_until = least + FRESH_SHARE * self._quantum
-        tenant.counter = max(tenant.counter, least)
-        self._active[name] = tenant
+        if tenant is None:
+            tenant = self._idle.pop(name, None) or Tenant(name, self._weights.get(name, 1.0))
+            self._active[name] = tenant
         return tenant
+
+    def lift(self, tenant: Tenant, least: float | None) -> None:
+        """Something of a tenant waits now and nothing did before. `least` is the least counter of the others that wait; None: nobody does."""
+        if least is not None and tenant.counter <= least:
+            tenant.fresh_until = least + FRESH_SHARE * self._quantum
+        if least is None:
+            least = self._last_waited.counter if self._last_waited is not None else 0.0
+        tenant.counter = max(tenant.counter, least)
+        self._last_waited = tenant
+
+    def served(self, tenant: Tenant) -> None:
+        """Nothing of a tenant waits any more."""
+        self._last_waited = tenant
 
     def leave(self, tenant: Tenant) -> None:
         """A sequence of the tenant ended. Without any other it is idle now."""
@@ -109,9 +114,8 @@ class Accounts:
         del self._active[tenant.name]
         tenant.num_waiting_uncached_tokens = 0
         tenant.fresh_until = -math.inf
+        tenant.is_blocked = False
         self._idle[tenant.name] = tenant
-        if not self._active:
-            self._floor = max(self._floor, tenant.counter)
         if len(self._idle) > self._max_idle:
             self._idle.popitem(last=False)
 

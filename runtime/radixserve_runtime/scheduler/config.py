@@ -51,7 +51,7 @@ class SchedulerConfig:
     """Order between and within tenants (policy.py)."""
     tenants: Mapping[str, float] = field(default_factory=dict[str, float])
     """Weights by name. Tenants that are not named have the weight 1."""
-    quantum: float = 1024.0
+    quantum: float = 512.0
     """Charge units for each unit of weight that a tenant is served at a stretch by longest prefix (dlpm); also what one may be ahead of another that waits before it loses slots (vtc, dlpm)."""
     charge: ChargeWeights = ChargeWeights()
     level_unit: float = 1024.0

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from radixserve_runtime.cache.pages import PagePool
     from radixserve_runtime.cache.radix import RadixCache
     from radixserve_runtime.protocol import TenantStats
-    from radixserve_runtime.scheduler.accounts import Program, Tenant
+    from radixserve_runtime.scheduler.accounts import Tenant
     from radixserve_runtime.scheduler.counters import Counters
 
 
@@ -60,8 +60,8 @@ class Scheduler:
         self._pool = pool
         self._clock = clock
         policy = policy or make_policy(config)
-        self._state = SchedulerState(WaitingQueue(policy, config.ageing_s))
         self._accounts = Accounts(config)
+        self._state = SchedulerState(WaitingQueue(policy, self._accounts, config.ageing_s))
         self._ledger = Ledger(self._state, self._accounts, config.charge)
         self._pages = SequencePages(cache, pool)
         self._pressure = Pressure(self._state, cache, pool, self._pages, self._ledger, config.growth_tokens)
@@ -120,18 +120,10 @@ class Scheduler:
         if not sequence.arrival_s:
             sequence.arrival_s = now_s
         sequence.status = Status.WAITING
-        tenant, program = self._enter(sequence)
+        tenant, program = self._accounts.enter(sequence.tenant), self._accounts.enter_program(sequence)
         tracked = self._state.tracked[sequence] = Tracked(tokens, now_s, tenant, program, last_chunk_s=now_s)
         self._state.waiting.push(sequence, tracked)
         self._selection.look_up((sequence,))
-
-    def _enter(self, sequence: Sequence) -> tuple[Tenant, Program]:
-        others = None
-        if not self._accounts.is_active(sequence.tenant):
-            counters = [self._state.tracked[other].tenant.counter for other in self._state.running]
-            least = self._state.waiting.least_counter
-            others = min(counters if least is None else [*counters, least], default=None)
-        return self._accounts.enter(sequence.tenant, others), self._accounts.enter_program(sequence)
 
     def append_token(self, sequence: Sequence, token_id: int) -> None:
         """A token was drawn (or forced) for a running sequence."""

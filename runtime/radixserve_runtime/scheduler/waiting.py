@@ -17,7 +17,7 @@ from radixserve_runtime.scheduler.policy import BACKGROUND_RANK, priority_rank
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from radixserve_runtime.scheduler.accounts import Program, Tenant
+    from radixserve_runtime.scheduler.accounts import Accounts, Program, Tenant
     from radixserve_runtime.scheduler.policy import Policy
     from radixserve_runtime.scheduler.sequence import Sequence
     from radixserve_runtime.scheduler.state import Tracked
@@ -119,8 +119,9 @@ class TenantQueue:
 class WaitingQueue:
     """All that wait. Adding, removing and looking at the first few cost the logarithm of the number of tenants that wait."""
 
-    def __init__(self, policy: Policy, ageing_s: float) -> None:
+    def __init__(self, policy: Policy, accounts: Accounts, ageing_s: float) -> None:
         self._policy = policy
+        self._accounts = accounts
         self._ageing_s = ageing_s
         self._queues: dict[Tenant | None, TenantQueue] = {}
         self._heap: list[tuple[float, int, TenantQueue]] = []
@@ -141,6 +142,8 @@ class WaitingQueue:
         """It waits: at the end, or in front of its class if it was preempted."""
         name = self._name(tracked)
         queue = self._queues.get(name)
+        if not tracked.tenant.num_waiting and self._policy.by_tenant:
+            self._accounts.lift(tracked.tenant, self.least_counter)
         if queue is None:
             queue = TenantQueue(name, self._ageing_s)
             self._list(queue)
@@ -169,6 +172,8 @@ class WaitingQueue:
         tracked.tenant.num_waiting_uncached_tokens -= tracked.num_counted_tokens
         tracked.num_counted_tokens = 0
         self._size -= 1
+        if not tracked.tenant.num_waiting:
+            self._accounts.served(tracked.tenant)
 
     def relevel(self, tenant: Tenant, program: Program) -> None:
         """A program has attained another level: those of it that wait change lanes."""
