@@ -16,10 +16,11 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Priority classes that it may ask for; the first of them in the order standard, background, interactive is its default."""
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
-    """Prompt and output tokens."""
+    """Prompt and output tokens, by the rule of tenants/quotas.py."""
     max_running: int = 0
-    """Generations past their first token or being computed."""
+    """Generations that the runtime is given at a time; more of an admitted program wait here and are not refused."""
     max_queued: int = 0
+    """Generations that may wait for their first token before its new programs are refused with 429."""
     reserved_share: float = 0.0
     max_share: float = 1.0
     admin: bool = False

@@ -109,6 +109,7 @@ class Open(Message, frozen=True, kw_only=True, tag="open"):
     seed: int | None = None
     """None: random. With a seed the whole program is repeatable."""
     priority: Priority = "standard"
+    """Where the tenant may not use it, its best class below; where it has none below, its lowest."""
     cache_salt: str = ""
     credits: int = 64
     """How many `Delta` events may be sent before a `Credit`; beyond that deltas coalesce, nothing is lost: what no delta carried is in `Done`."""
@@ -188,7 +189,10 @@ class Rollback(Message, frozen=True, kw_only=True, tag="rollback"):
 
 
 class Lease(Message, frozen=True, kw_only=True, tag="lease"):
-    """Keep the branch's KV warm for `ttl_s` seconds (soft)."""
+    """Keep the KV of what the branch holds warm for `ttl_s` seconds, at most an hour (soft: `LeaseLost` tells when it is gone).
+
+    It ends with `Release`, with the branch's next generation, and when the branch or the program ends.
+    """
 
     program: int
     op: int
