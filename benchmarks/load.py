@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from radixserve_tokenizer.protocol import Append, Delta, Done, Failed, Gen, Goodbye, Refused, Sampling, Text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from radixserve_lang.client import Client
-    from radixserve_tokenizer.protocol import Event
+    from radixserve_tokenizer.protocol import Event, Priority
 
 WORDS = [
     "river",
@@ -66,6 +68,8 @@ class Call:
     messages: list[tuple[str, str]]
     sampling: Sampling
     stream: bool = True
+    api_key: str | None = None
+    priority: Priority = "standard"
     started_s: float = 0.0
     arrivals_s: list[float] = field(default_factory=list)
     done: Done | None = None
@@ -87,7 +91,7 @@ class Call:
     def start(self, client: Client) -> None:
         """Send it."""
         self.started_s = time.perf_counter()
-        self.channel = channel = client.open(self._hear, credits=1 << 20)
+        self.channel = channel = client.open(self._hear, api_key=self.api_key, priority=self.priority, credits=1 << 20)
         for role, content in self.messages:
             channel.send(Append(program=channel.program, op=channel.next_op(), branch=0, role=role, parts=(Text(text=content),)))
         channel.send(
@@ -147,6 +151,55 @@ def run_calls(client: Client, calls: list[Call], concurrency: int, timeout_s: fl
             call.start(client)
         ended.channel.close()
     return time.perf_counter() - started
+
+
+class Flood:
+    """Keeps `outstanding` calls of one kind under way until it is stopped."""
+
+    def __init__(self, client: Client, outstanding: int, make: Callable[[int], Call]) -> None:
+        self._client = client
+        self._make = make
+        self._lock = threading.Lock()
+        self._running: set[int] = set()
+        self._calls: list[Call] = []
+        self._stopped = False
+        for _ in range(outstanding):
+            self._next()
+
+    def _next(self) -> None:
+        with self._lock:
+            if self._stopped:
+                return
+            number = len(self._calls)
+            call = self._make(number)
+            call.on_end = lambda _: self._ended(number)
+            self._calls.append(call)
+            self._running.add(number)
+        call.start(self._client)
+
+    def _ended(self, number: int) -> None:
+        # On the client's I/O thread: closing and opening only queue messages.
+        self._running.discard(number)
+        self._calls[number].channel.close()
+        self._next()
+
+    @property
+    def num_done(self) -> int:
+        """Calls that ended well."""
+        return sum(call.done is not None for call in self._calls)
+
+    @property
+    def errors(self) -> list[str]:
+        """What went wrong, if anything did."""
+        return [call.error for call in self._calls if call.error and call.error != "aborted"]
+
+    def stop(self) -> list[Call]:
+        """Leave what still runs; returns all calls that were started."""
+        with self._lock:
+            self._stopped = True
+        for number in list(self._running):
+            self._calls[number].stop()
+        return self._calls
 
 
 def stats(client: Client) -> dict[str, Any]:

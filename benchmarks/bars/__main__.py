@@ -7,7 +7,7 @@ import sys
 
 from benchmarks.bars.table import show
 
-NAMES = ("same_answer", "overhead", "batching", "stalls", "sharing", "pressure", "faults")
+NAMES = ("same_answer", "overhead", "batching", "stalls", "sharing", "pressure", "faults", "fairness", "priority")
 
 
 def main() -> int:
