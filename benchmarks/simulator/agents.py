@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .sessions import Chain, Request, Session, num_blocks, starts_with
@@ -36,26 +36,30 @@ class AgentTrace:
                     yield session
 
 
-@dataclass(slots=True)
 class _Seen:
-    """Blocks of the session that an unlimited cache has, as ranges of ids are numbered by first use."""
+    """Blocks of the session that a cache without limit has: a byte a block."""
 
-    ids: set[int]
+    def __init__(self, num_blocks: int) -> None:
+        self._flags = bytearray(b"\1" * num_blocks)
 
     def leading(self, blocks: Blocks) -> int:
         """How many blocks at the beginning of a prompt are known."""
         known = 0
         for first, last in blocks:
-            for block in range(first, last + 1):
-                if block not in self.ids:
-                    return known
-                known += 1
+            if last >= len(self._flags):
+                self._flags.extend(bytes(last + 1 - len(self._flags)))
+            unknown = self._flags.find(0, first, last + 1)
+            if unknown >= 0:
+                return known + unknown - first
+            known += last - first + 1
         return known
 
     def add(self, blocks: Blocks) -> None:
         """A prompt was computed."""
         for first, last in blocks:
-            self.ids.update(range(first, last + 1))
+            if last >= len(self._flags):
+                self._flags.extend(bytes(last + 1 - len(self._flags)))
+            self._flags[first : last + 1] = b"\1" * (last + 1 - first)
 
 
 class _Reader:
@@ -64,13 +68,13 @@ class _Reader:
     def __init__(self, options: TraceOptions) -> None:
         self._options = options
         self._scaling = options.scaling(_BLOCK_TOKENS)
-        self._seen = _Seen(set())
+        self._seen = _Seen(0)
         self._highest = 0
 
     def read(self, row: dict[str, Any], number: int) -> Session:
         """The session of a line."""
         num_shared = row.get("tool_tokens", 0) // _BLOCK_TOKENS if self._options.shares_tools else 0
-        self._seen.ids.update(range(num_shared))
+        self._seen = _Seen(num_shared)
         stages: list[tuple[Chain, ...]] = []
         main: list[Request] = []
         agents: list[dict[str, Any]] = []

@@ -173,9 +173,9 @@ def main(arguments: list[str] | None = None) -> int:
         for leases in {"off": (False,), "on": (True,), "both": (False, True)}[parsed.leases]:
             result = study.run(policy, leases)
             results.append(result)
-            rate = result.num_requests / max(result.wall_s, 1e-9)
+            rate = result.num_requests / max(result.cpu_s, 1e-9)
             print(f"{policy}: {result.num_requests} requests of {result.num_programs} programs in {result.num_steps} steps, "
-                  f"{result.makespan_s:.0f} s of virtual time, {result.wall_s:.1f} s of real time ({rate:.0f} requests/s)", flush=True)  # fmt: skip
+                  f"{result.makespan_s:.0f} s of virtual time, {result.cpu_s:.1f} s of CPU time ({rate:.0f} requests/s)", flush=True)  # fmt: skip
     print(f"\n{table(results)}\n\n{waiting_table(results)}")
     _write(parsed, study, results)
     return 0

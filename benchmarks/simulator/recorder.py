@@ -111,7 +111,7 @@ class Recorder:
         preemptions: int,
         evicted_pages: int,
         gap_bound: float | None,
-        wall_s: float,
+        cpu_s: float,
     ) -> Result:
         """Everything, with what only the caller knows."""
         return Result(
@@ -143,7 +143,7 @@ class Recorder:
             engine_s=self.engine_s.summary(),
             tenants=tuple(self._tenant(index, member) for index, member in enumerate(self._members)),
             stretch_s=self.service.width_s,
-            wall_s=wall_s,
+            cpu_s=cpu_s,
         )
 
     def _ttft(self) -> dict[str, Summary]:

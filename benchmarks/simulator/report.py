@@ -28,7 +28,7 @@ class TenantResult:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One policy on one workload. Times are virtual, but for `wall_s`."""
+    """One policy on one workload. Times are virtual, but for `cpu_s`, the time that the simulation took."""
 
     policy: str
     leases: bool
@@ -62,7 +62,7 @@ class Result:
     """Completion without the programs' own pauses."""
     tenants: tuple[TenantResult, ...]
     stretch_s: float
-    wall_s: float
+    cpu_s: float
 
     @property
     def hit_rate(self) -> float:
