@@ -13,7 +13,7 @@ def test_prompts_of_all_lengths_share_few_kernels(dtype: torch.dtype, monkeypatc
     torch.manual_seed(0)
     layer = linear.pack_linear(torch.randn(24, 16, dtype=dtype), None)
     sizes: set[int] = set()
-    made_up = linear._made_up
+    made_up = linear._made_up  # pyright: ignore[reportPrivateUsage]
 
     def counting(x: torch.Tensor) -> torch.Tensor:
         sizes.add(made_up(x).shape[0])
