@@ -84,7 +84,7 @@ def tree(s: rs.State, question: str, n: int, tokens: int, fails: bool) -> int:
             raise ZeroDivisionError
         if n > 1:
             branches[0].score(["yes", "no"]).settle()
-        return sum(value.value is not None for value in values)
+        return len([value.value for value in values])
 
 
 @dataclass
