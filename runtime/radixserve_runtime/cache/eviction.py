@@ -11,13 +11,22 @@ if TYPE_CHECKING:
     from radixserve_runtime.cache.node import Node
 
 #: Order of eviction among the leaves of one owner: the leaf with the smallest key goes first. A leaf whose key grew
-#: while it waited is put back when its turn comes. A key that can shrink while a leaf waits isn't supported.
+#: while it waited is put back when its turn comes; one whose key shrank goes by its old key.
 EvictionKey: TypeAlias = "Callable[[Node], tuple[float, ...]]"
 
 
 def least_recently_used(node: Node) -> tuple[float, ...]:
     """The default order."""
     return (node.last_used,)
+
+
+def longest_leased(node: Node) -> tuple[float, ...]:
+    """Order among leased leaves: whose time is over last goes first.
+
+    By last use it would be the one that has waited longest, so the next to come back: with more leases than pages each
+    would be lost just before it was of use.
+    """
+    return (-min(lease.until_s for lease in node.leases or ()),)
 
 
 class EvictionQueue:

@@ -1,9 +1,9 @@
 """Eviction between owners: a queue of leaves for each, and a heap of owners by the leaf that each would lose first.
 
-Leaves under a lease go after all others. Among either kind:
+Leaves under a lease go after all others, the longest leases first. Among either kind:
 
 1. who is over its own limit (`max_pages`) goes first, whoever is most over;
-2. then the least recently used leaf of all who are over their reserved share, and of nobody more than is over it;
+2. then the least recently used leaf (or the longest leased one) of all who are over their reserved share, and of nobody more than is over it;
 3. then whoever asks takes from itself, also within its reserved share. What others have reserved it never gets.
 
 The second is by use and not by size on purpose: without configured shares the pool is one cache, and where the most
@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from radixserve_runtime.cache.eviction import EvictionQueue
+from radixserve_runtime.cache.eviction import EvictionQueue, longest_leased
 
 if TYPE_CHECKING:
     from radixserve_runtime.cache.accounts import Account, Accounts
@@ -102,7 +102,7 @@ class EvictionOrder:
     def __init__(self, key: EvictionKey, accounts: Accounts) -> None:
         self._accounts = accounts
         self._plain = _Kind(key, False, accounts)
-        self._leased = _Kind(key, True, accounts)
+        self._leased = _Kind(longest_leased, True, accounts)
 
     def push(self, node: Node) -> None:
         """The node has become an unlocked leaf, or a leaf of the other kind."""
