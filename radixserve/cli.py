@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from dataclasses import MISSING, fields
@@ -100,11 +99,6 @@ def chat(url: str, model: str, system: str, max_tokens: int, temperature: float,
 
 
 main.add_command(tenant)
-
-
-def configure_logging(level: str) -> None:
-    """Plain lines on standard error."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S")
 
 
 if __name__ == "__main__":

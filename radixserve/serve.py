@@ -13,12 +13,12 @@ from rich.markup import escape
 
 from radixserve import __version__
 from radixserve.bind import check_exposure
-from radixserve.cli import configure_logging
 from radixserve.config import ConfigError
 from radixserve.engine import Engine, EngineStartError
 from radixserve.http.app import create_app
 from radixserve.http.config import HttpConfig
 from radixserve.http.server import build_server
+from radixserve.logs import configure_logging
 from radixserve.models import ModelError
 
 if TYPE_CHECKING:

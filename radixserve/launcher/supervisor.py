@@ -28,8 +28,13 @@ logger = logging.getLogger(__name__)
 
 #: A process that can't use its settings (no such model, unsupported architecture) ends with this: trying again is no use.
 EXIT_BAD_SETTINGS = 78
-_MAX_FAST_DEATHS = 3
+#: A life shorter than this is a fast death. So many in a row, by its own exit or by a signal, and starting again is no use.
 _FAST_DEATH_S = 20.0
+_MAX_FAST_EXITS = 3
+_MAX_FAST_KILLS = 8
+_MAX_BACKOFF_S = 4.0
+#: The longest path that a Unix socket can have, less the name that we give it.
+_MAX_FOLDER_CHARS = 90
 
 
 class EngineStartError(RadixServeError):
@@ -46,7 +51,7 @@ class Supervisor:
         self._config = config
         self._declared = declared_tenants(config)
         self._say = say or (lambda text: None)
-        self._folder = Path(tempfile.mkdtemp(prefix="radixserve-"))  # mkdtemp makes it 0700: the socket's only lock
+        self._folder = _socket_folder()
         self._children: list[Child] = []
         self._accounts_lock = AccountsLock("")
         self._stopping = threading.Event()
@@ -140,10 +145,11 @@ class Supervisor:
             child.stop(self._grace_s)
 
     def _restart(self, child: Child) -> None:
+        status = child.returncode or 0
         lived_s = time.monotonic() - child.started_s
-        deaths = self._fast_deaths.get(child.name, 0) + 1 if lived_s < _FAST_DEATH_S else 0
+        deaths = self._fast_deaths.get(child.name, 0) + 1 if lived_s < _FAST_DEATH_S else 1
         self._fast_deaths[child.name] = deaths
-        if deaths >= _MAX_FAST_DEATHS or child.returncode == EXIT_BAD_SETTINGS:
+        if status == EXIT_BAD_SETTINGS or deaths >= (_MAX_FAST_KILLS if status < 0 else _MAX_FAST_EXITS):
             self.failed = f"the {child.name} process ended with status {child.returncode}; its messages above say why"
             logger.error("%s", self.failed)
             self.on_failed()
@@ -151,4 +157,16 @@ class Supervisor:
         self._say(f"the {child.name} process ended with status {child.returncode}; starting it again")
         logger.warning("the %s process (pid %d) ended with status %s; starting it again", child.name, child.pid, child.returncode)
         child.stop(0.0)
+        if deaths > 1 and self._stopping.wait(min(0.25 * 2 ** (deaths - 2), _MAX_BACKOFF_S)):
+            return
         child.start()
+
+
+def _socket_folder() -> Path:
+    """A new folder for the sockets, 0700 (their only lock), with a path that a Unix socket can have. Raises `EngineStartError`."""
+    for parent in (tempfile.gettempdir(), "/tmp"):
+        if len(parent) <= _MAX_FOLDER_CHARS - 20 and Path(parent).is_dir():
+            return Path(tempfile.mkdtemp(prefix="radixserve-", dir=parent))
+    raise EngineStartError(
+        f"the path of the folder for temporary files is too long for a socket; set TMPDIR to one of under {_MAX_FOLDER_CHARS - 20} characters"
+    )

@@ -161,6 +161,26 @@ def test_what_showed_nothing_is_run_again_after_the_runtime_died(tiny_model: Pat
         assert watched.run(engine=other).value == expected
 
 
+def test_a_runtime_that_is_killed_again_and_again_is_started_again(tiny_model: Path) -> None:
+    with rs.Engine(str(tiny_model), **GREEDY) as engine:
+        for _ in range(4):
+            before = engine.supervisor.pids["runtime"]
+            os.kill(before, signal.SIGKILL)
+            deadline = time.monotonic() + 15
+            while engine.supervisor.pids["runtime"] == before and time.monotonic() < deadline:
+                time.sleep(0.05)
+        assert len(answer.run("Still there?", engine=engine).value) > 0
+        assert not engine.supervisor.failed
+
+
+def test_a_long_folder_for_temporary_files(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with rs.Engine(str(tiny_model), **GREEDY) as engine:
+        assert len(answer.run("Where?", engine=engine).value) > 0
+
+
 def _family(pid: int) -> list[psutil.Process]:
     parent = psutil.Process(pid)
     return [parent, *parent.children(recursive=True)]
