@@ -97,8 +97,8 @@ class Recorder:
         # The step in which a tenant's last waiting sequence started still belongs to its backlog.
         self.gap.charge(charges)
         self.gap.set_backlogged(ended, False)
-        self.largest_step_charge = max(self.largest_step_charge, sum(charges.values()))
         for tenant, charge in charges.items():
+            self.largest_step_charge = max(self.largest_step_charge, charge / self._members[tenant].weight)
             self.charge[tenant] += charge
             self.service.add(now_s, tenant, charge)
 
@@ -110,7 +110,7 @@ class Recorder:
         makespan_s: float,
         preemptions: int,
         evicted_pages: int,
-        gap_bound: float | None,
+        quantum: float | None,
         cpu_s: float,
     ) -> Result:
         """Everything, with what only the caller knows."""
@@ -134,7 +134,7 @@ class Recorder:
             gap_pair=(self._members[self.gap.pair[0]].name, self._members[self.gap.pair[1]].name)
             if self.gap.largest
             else ("", ""),
-            gap_bound=gap_bound,
+            gap_bound=None if quantum is None else 2 * (2 * quantum + self.largest_step_charge),
             largest_step_charge=self.largest_step_charge,
             ttft_s=self._ttft(),
             queued_s=self.queued_s.summary(),

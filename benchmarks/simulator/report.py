@@ -51,8 +51,9 @@ class Result:
     """The largest difference in service (charge units by weight) of two tenants while both were backlogged."""
     gap_pair: tuple[str, str]
     gap_bound: float | None
-    """Of docs/fairness.md; None for policies that promise none."""
+    """2 (2 quantum + largest charge of a step), as docs/fairness.md derives it; None for policies that promise none."""
     largest_step_charge: float
+    """Of one tenant, divided by its weight."""
     ttft_s: dict[str, Summary]
     """By `class/part of the tenants`, and over all."""
     queued_s: Summary

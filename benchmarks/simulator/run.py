@@ -85,7 +85,7 @@ class Study:
             makespan_s=clock(),
             preemptions=scheduler.counters.num_preemptions,
             evicted_pages=cache.num_evicted_pages,
-            gap_bound=None,
+            quantum=config.quantum if policy in ("vtc", "dlpm") else None,
             cpu_s=time.process_time() - before_s,
         )
 

@@ -276,7 +276,9 @@ def test_with_room_for_all_nothing_is_computed_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_charges_are_those_of_the_scheduler(tmp_path: Path, policy: str) -> None:
-    study = Study.of(settings(write_agents(tmp_path / "a.jsonl"), load=3.0, num_tenants=2, machine=Machine(kv_tokens=1024, max_running=8)))
+    study = Study.of(
+        settings(write_agents(tmp_path / "a.jsonl"), load=3.0, num_tenants=2, machine=Machine(kv_tokens=1024, max_running=8))
+    )
     clock, pool = VirtualClock(), PagePool(64, 16)
     config = SchedulerConfig(policy=policy, max_running=8)  # type: ignore[arg-type]
     scheduler = Scheduler(config, RadixCache(pool), pool, clock)
