@@ -102,13 +102,13 @@ class TenantQueue:
         return oldest
 
     def admits(self, sequence: Sequence, now_s: float) -> bool:
-        """It is about to be admitted. Counts how often overdue sequences are passed over; returns whether it is the oldest of these."""
+        """It is about to be admitted. Counts how often overdue sequences are passed over; returns whether it goes before a higher class for being overdue."""
         oldest = self._oldest_overdue(now_s)
-        if oldest is sequence:
-            self._num_passed = 0
-        elif oldest is not None:
-            self._num_passed += 1
-        return oldest is sequence
+        if oldest is not sequence:
+            self._num_passed += oldest is not None
+            return False
+        self._num_passed = 0
+        return any(self._ages[: priority_rank(sequence)])
 
     @property
     def oldest_s(self) -> float:
