@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+PolicyName: TypeAlias = Literal["fcfs", "lpm", "vtc", "dlpm"]
 
 
 class SequenceTooLongError(ValueError):
@@ -47,7 +50,7 @@ class SchedulerConfig:
     schedule: Literal["continuous", "dynamic", "static"] = "continuous"
     max_queue_delay_ms: float = 50.0
     """Static and dynamic batching: how long the first waiting sequence waits for company."""
-    policy: Literal["fcfs", "lpm", "vtc", "dlpm"] = "dlpm"
+    policy: PolicyName = "dlpm"
     """Order between and within tenants (policy.py)."""
     tenants: Mapping[str, float] = field(default_factory=dict[str, float])
     """Weights by name. Tenants that are not named have the weight 1."""
