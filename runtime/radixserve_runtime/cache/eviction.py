@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,8 @@ class EvictionQueue:
         self._key = key
         self._leased = leased
         self._bit = 2 if leased else 1
-        self._heap: list[tuple[tuple[float, ...], int, Node]] = []
+        # (*key, serial, node): flat, as that compares in half the time. Keys of one queue have one length.
+        self._heap: list[tuple[Any, ...]] = []
         self._serial = 0
 
     def __len__(self) -> int:
@@ -52,28 +53,29 @@ class EvictionQueue:
         if not node.queued & self._bit:
             node.queued |= self._bit
             self._serial += 1
-            heapq.heappush(self._heap, (key, self._serial, node))
+            heapq.heappush(self._heap, (*key, self._serial, node))
         return key
 
     def top(self) -> tuple[float, ...] | None:
         """Key of the leaf that goes first, or None if there is none."""
         heap = self._heap
         while heap:
-            key, serial, node = heap[0]
+            entry = heap[0]
+            node: Node = entry[-1]
             if not node.is_evictable or bool(node.leases) != self._leased:
                 heapq.heappop(heap)
                 node.queued &= ~self._bit
                 continue
-            now = self._key(node)
+            key, now = entry[:-2], self._key(node)
             if now <= key:
                 return key
-            heapq.heapreplace(heap, (now, serial, node))
+            heapq.heapreplace(heap, (*now, entry[-2], node))
         return None
 
     def pop(self) -> Node | None:
         """The leaf that goes first, or None if there is none."""
         if self.top() is None:
             return None
-        node = heapq.heappop(self._heap)[2]
+        node: Node = heapq.heappop(self._heap)[-1]
         node.queued &= ~self._bit
         return node
