@@ -9,7 +9,7 @@ from .gap import GapTracker
 from .quantiles import Samples
 from .report import Result, TenantResult
 from .series import Series
-from .waits import WaitingTable
+from .waits import AgeingCheck, WaitingTable
 
 if TYPE_CHECKING:
     from radixserve_runtime.scheduler.plan import StepPlan
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 class Recorder:
     """The watcher of one run."""
 
-    def __init__(self, members: list[Member], charges: Charges, ageing_s: float) -> None:
+    def __init__(self, members: list[Member], charges: Charges, ageing: AgeingCheck) -> None:
         self._members = members
         self._part = {member.name: member.part for member in members}
         self._index = {member.name: index for index, member in enumerate(members)}
         self._charges = charges
-        self._waits = WaitingTable(self._index, ageing_s)
+        self._waits = WaitingTable(self._index)
+        self._ageing = ageing
         self.gap = GapTracker([member.weight for member in members])
         self.service = Series(len(members))
         """Charge by tenant and stretch of time."""
@@ -68,6 +69,7 @@ class Recorder:
 
     def call_added(self, call: Call, now_s: float) -> None:
         """Its tenant has something waiting."""
+        self._ageing.added(call.sequence)
         tenant = self._waits.added(call.sequence)
         if tenant is not None:
             self.gap.set_backlogged((tenant,), True)
@@ -92,7 +94,8 @@ class Recorder:
         self.num_steps += 1
         self.busy_s += duration_s
         charges: dict[int, float] = {self._index[name]: charge for name, charge in self._charges.of_step(plan).items()}
-        began, ended = self._waits.stepped(plan, now_s - duration_s)
+        began, ended, started = self._waits.stepped(plan)
+        self._ageing.started(started, now_s - duration_s)
         self.gap.set_backlogged(began, True)
         # The step in which a tenant's last waiting sequence started still belongs to its backlog.
         self.gap.charge(charges)
@@ -138,7 +141,8 @@ class Recorder:
             largest_step_charge=self.largest_step_charge,
             ttft_s=self._ttft(),
             queued_s=self.queued_s.summary(),
-            passed_over=self._waits.num_passed_over,
+            num_overdue=self._ageing.num_overdue,
+            num_late=self._ageing.num_late,
             completion_s=self.completion_s.summary(),
             engine_s=self.engine_s.summary(),
             tenants=tuple(self._tenant(index, member) for index, member in enumerate(self._members)),

@@ -57,7 +57,10 @@ class Result:
     ttft_s: dict[str, Summary]
     """By `class/part of the tenants`, and over all."""
     queued_s: Summary
-    passed_over: int
+    num_overdue: int
+    """Requests that waited beyond the ageing time for their first slot."""
+    num_late: int
+    """Of these, how many were admitted later than ageing promises."""
     completion_s: Summary
     engine_s: Summary
     """Completion without the programs' own pauses."""
@@ -108,6 +111,7 @@ def table(results: Sequence[Result]) -> str:
         "TTFT p50",
         "p99",
         "longest wait",
+        "overdue / late",
         "program mean",
         "p50",
         "p99",
@@ -130,6 +134,7 @@ def _row(result: Result) -> tuple[str, ...]:
         f"{ttft.p50:.2f} s",
         f"{ttft.p99:.2f} s",
         f"{result.queued_s.max:.1f} s",
+        f"{result.num_overdue} / {result.num_late}",
         f"{result.completion_s.mean:.1f} s",
         f"{result.completion_s.p50:.1f} s",
         f"{result.completion_s.p99:.1f} s",

@@ -20,6 +20,7 @@ from .loop import Simulation
 from .recorder import Recorder
 from .tenants import ClassMix, Member, Tenants
 from .traces import open_trace
+from .waits import AgeingCheck
 from .workload import Arrivals, Workload
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Study:
             tenants={member.name: member.weight for member in members},
         )
         scheduler = Scheduler(config, cache, pool, clock)
-        recorder = Recorder(members, Charges(config.charge), machine.ageing_s)
+        recorder = Recorder(members, Charges(config.charge), AgeingCheck(machine.ageing_s, policy in ("vtc", "dlpm")))
         ids = self.workload.ids()
         flood = flood_programs(settings.flood, machine, self.capacity.batch, ids, settings.seed) if settings.flood.load else None
         leasing = ToolLeases(cache, clock, settings.lease_ttl_s) if leases else NoLeases()

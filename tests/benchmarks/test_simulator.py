@@ -22,10 +22,12 @@ from benchmarks.simulator.sessions import starts_with
 from benchmarks.simulator.settings import POLICIES, Flood, Machine, Settings
 from benchmarks.simulator.tenants import ClassMix, Member, Tenants
 from benchmarks.simulator.traces import UnknownTraceError, open_trace
+from benchmarks.simulator.waits import AgeingCheck
 from radixserve_runtime.cache.pages import PagePool
 from radixserve_runtime.cache.radix import RadixCache
 from radixserve_runtime.scheduler.config import SchedulerConfig
 from radixserve_runtime.scheduler.scheduler import Scheduler
+from radixserve_runtime.scheduler.sequence import Sequence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -282,7 +284,11 @@ def test_charges_are_those_of_the_scheduler(tmp_path: Path, policy: str) -> None
     clock, pool = VirtualClock(), PagePool(64, 16)
     config = SchedulerConfig(policy=policy, max_running=8)  # type: ignore[arg-type]
     scheduler = Scheduler(config, RadixCache(pool), pool, clock)
-    recorder = Recorder([Member(name, "light", 1.0) for name in study.tenants.names], Charges(config.charge), 10.0)
+    recorder = Recorder(
+        [Member(name, "light", 1.0) for name in study.tenants.names],
+        Charges(config.charge),
+        AgeingCheck(10.0, policy in ("vtc", "dlpm")),
+    )
     Simulation(scheduler, clock, study.settings.machine.cost, study.workload(study.workload.ids()), recorder).run()
     stats = scheduler.tenant_stats()
     assert recorder.charge == pytest.approx([stats[name].charge for name in study.tenants.names])
@@ -353,6 +359,28 @@ def test_the_gap_is_the_range_of_the_difference_while_both_wait() -> None:
     assert gap.largest == 10.0
     gap.charge({0: 2.0})
     assert gap.largest == 11.0
+
+
+def test_ageing_is_checked_against_its_promise() -> None:
+    check = AgeingCheck(10.0, by_tenant=True)
+    waiting = [Sequence(number, [1], 1, 1, tenant="a", arrival_s=number / 10) for number in range(20)]
+    for sequence in waiting:
+        check.added(sequence)
+
+    def start(sequence: Sequence, time_s: float) -> None:
+        sequence.first_scheduled_s = time_s
+        check.started([sequence], time_s)
+
+    for sequence in waiting[10:14]:
+        start(sequence, 5.0)
+    assert (check.num_overdue, check.num_late) == (0, 0)
+    for sequence in waiting[16:19]:
+        start(sequence, 20.0)
+    start(waiting[0], 20.0)  # the fourth: as promised
+    assert (check.num_overdue, check.num_late) == (4, 0)
+    for sequence in [*waiting[2:8], waiting[1]]:
+        start(sequence, 21.0)  # the second has one older one: the eleventh admission is too late
+    assert (check.num_overdue, check.num_late) == (11, 1)
 
 
 def test_series_merge_when_time_goes_on() -> None:
