@@ -128,7 +128,7 @@ class Admission:
         if self._pages.is_held_back(sequence, kept_back.by_owner.get(owner, 0) + demand):
             kept_back.held.add(owner)
             return True
-        return kept_back.total + demand > self._pages.available(sequence)
+        return kept_back.total + demand > self._pool.shared_room(owner)
 
     def _admit(self, sequence: Sequence, now_s: float) -> None:
         tracked = self._state.tracked[sequence]

@@ -67,7 +67,7 @@ class Scheduler:
         self._pressure = Pressure(self._state, cache, pool, self._pages, self._ledger, config.growth_tokens)
         self._admission = Admission(self._state, cache, pool, self._pages, self._pressure, config.num_slots)
         self._selection = Selection(self._state, policy, cache, config.ageing_s)
-        self._yielding = Yielding(self._state, policy, self._selection, self._pressure, self._admission.fits, config)
+        self._yielding = Yielding(self._state, policy, self._selection, self._pressure, self._pages, self._admission.fits, config)
         self._gate = make_gate(config)
         self._starved: Sequence | None = None
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from radixserve_runtime.scheduler.accounts import Tenant
     from radixserve_runtime.scheduler.config import SchedulerConfig
+    from radixserve_runtime.scheduler.kv import SequencePages
     from radixserve_runtime.scheduler.policy import Policy
     from radixserve_runtime.scheduler.pressure import Pressure
     from radixserve_runtime.scheduler.selection import Selection
@@ -39,6 +40,7 @@ class Yielding:
         policy: Policy,
         selection: Selection,
         pressure: Pressure,
+        pages: SequencePages,
         fits: Callable[[Sequence], bool],
         config: SchedulerConfig,
     ) -> None:
@@ -46,6 +48,7 @@ class Yielding:
         self._policy = policy
         self._selection = selection
         self._pressure = pressure
+        self._pages = pages
         self._fits = fits
         self._num_slots = config.num_slots
         self._max_batch_tokens = config.max_batch_tokens
@@ -86,7 +89,7 @@ class Yielding:
                 favoured.append(sequence)
             else:
                 continue
-            while not self._fits(sequence) and self._take(step, sequence, self._outranks):
+            while not self._fits(sequence) and self._take(step, sequence, self._may_take_pages):
                 free += 1
         return favoured
 
@@ -113,6 +116,10 @@ class Yielding:
         ours, theirs = self._state.tracked[sequence], self._state.tracked[victim]
         behind = theirs.tenant.counter - ours.tenant.counter > self._policy.lead
         return (behind and theirs.has_got_on) or self._outranks(sequence, victim)
+
+    def _may_take_pages(self, sequence: Sequence, victim: Sequence) -> bool:
+        # Where its own tenant's limit is in its way, others' pages are no use to it.
+        return self._outranks(sequence, victim) and self._pages.may_take_from(sequence, victim, sequence.num_tokens)
 
     def _outranks(self, sequence: Sequence, victim: Sequence) -> bool:
         """Whether a higher class may take from a background sequence."""

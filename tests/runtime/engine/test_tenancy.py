@@ -334,3 +334,17 @@ def test_statistics_name_tenants_and_not_the_operator(make: MakeDriver) -> None:
     assert stats["a"].charge > 0
     assert stats["a"].kv_token_s > 0
     assert stats["a"].pages == 4
+
+
+def test_a_tenant_at_its_maximum_does_not_stop_the_background_of_others(make: MakeDriver) -> None:
+    driver = make(kv_tokens=1024, tenants=SHARES)
+    background = Owner(tenant="c", priority="background")
+    beside = driver.submit(prompt(60, 77), owner=background, max_tokens=60, ignore_eos=True)
+    driver.step()
+    urgent = Owner(tenant="b", priority="interactive")
+    for seed in range(6):
+        driver.submit(prompt(150, seed), owner=urgent, max_tokens=60, ignore_eos=True)
+    driver.run()
+    finished = driver.answers[beside].finished
+    assert finished is not None
+    assert finished.usage.num_preemptions == 0
