@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import uuid
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,11 @@ import msgspec
 import torch
 
 from radixserve_runtime.engine.branches import BranchTable, MissingBaseError
+from radixserve_runtime.engine.collect import collect_prompt, collect_score
 from radixserve_runtime.engine.draw import Drawer
 from radixserve_runtime.engine.executor import ChunkFailure
 from radixserve_runtime.engine.requests import Generation, Scoring, start_generation, start_scoring, usage
+from radixserve_runtime.engine.statistics import Statistics
 from radixserve_runtime.engine.tenancy import BusyError, PublicPrefixError, Tenancy
 from radixserve_runtime.engine.transport import PeerLost
 from radixserve_runtime.grammar.store import GrammarError
@@ -41,11 +42,9 @@ from radixserve_runtime.protocol import (
     Score,
     Scored,
     Stats,
-    TenantStats,
     Tokens,
     Usage,
 )
-from radixserve_runtime.sampling.logprobs import chosen_logprobs, token_logprobs
 from radixserve_runtime.scheduler.config import SequenceTooLongError
 
 if TYPE_CHECKING:
@@ -61,9 +60,6 @@ if TYPE_CHECKING:
     from radixserve_runtime.scheduler.sequence import Sequence
 
 logger = logging.getLogger(__name__)
-
-_FEW_TENANTS = 64
-_TENANT_STATS_S = 0.25
 
 
 class EngineCore:
@@ -96,9 +92,8 @@ class EngineCore:
         self._started_s = clock()
         self._last_progress_s = clock()
         self._num_aborted = 0
-        self._tenants: dict[str, TenantStats] = {}
-        self._tenants_s = -math.inf
-        self._stats = self._make_stats()
+        self._statistics = Statistics(scheduler, cache, pool, self._tenancy, clock)
+        self._stats = self._statistics.make(self._num_aborted)
 
     # ---- what the loop asks -----------------------------------------------------------------------------------------
 
@@ -122,7 +117,7 @@ class EngineCore:
         """Events since the last call."""
         lost = self._tenancy.take_lost(self._clock())
         if lost:
-            self._stats = self._make_stats()
+            self._stats = self._statistics.make(self._num_aborted)
         events, self._events = [*self._events, *lost], []
         return events
 
@@ -137,7 +132,7 @@ class EngineCore:
         except Exception as error:
             logger.exception("a message could not be handled: %s", type(message).__name__)
             self._fail(getattr(message, "request_id", -1), "internal", f"{type(error).__name__}: {error}")
-        self._stats = self._make_stats()
+        self._stats = self._statistics.make(self._num_aborted)
 
     def _dispatch(self, message: ToRuntime | PeerLost) -> None:
         match message:
@@ -173,7 +168,7 @@ class EngineCore:
                 self._tenancy.release((message.branch_id,))
             case ResetCache():
                 self._cache.reset()
-                self._events.append(Heartbeat(stats=self._make_stats()))
+                self._events.append(Heartbeat(stats=self._statistics.make(self._num_aborted)))
 
     def _hello(self, message: Hello) -> None:
         self._cancel_all()
@@ -200,7 +195,7 @@ class EngineCore:
                 epoch=self._epoch,
                 fingerprint=message.fingerprint,
                 model=self._model,
-                stats=self._make_stats(),
+                stats=self._statistics.make(self._num_aborted),
             )
         )
 
@@ -248,6 +243,8 @@ class EngineCore:
             self._events.append(NeedTokens(request_id=message.request_id, branch_id=message.branch_id))
             return
         problem = self._unusable(token_ids, message.options if isinstance(message, Score) else None, drawer)
+        if isinstance(message, Generate) and message.sampling.max_tokens < 0:
+            problem = f"max_tokens can't be negative, but is {message.sampling.max_tokens}"
         if problem:
             self._fail(message.request_id, "invalid_value", problem)
             return
@@ -338,7 +335,7 @@ class EngineCore:
             self._scheduler.complete(plan, self._clock() - before)
             self._use([result for result in results if self._survives(result)])
         self._last_progress_s = self._clock()
-        self._stats = self._make_stats()
+        self._stats = self._statistics.make(self._num_aborted)
         return True
 
     def _survives(self, result: ChunkLogits | ChunkFailure) -> bool:
@@ -360,7 +357,9 @@ class EngineCore:
             if isinstance(request, Scoring):
                 self._collect_score(request, result)
             elif isinstance(request, Generation):
-                self._collect_prompt(request, result)
+                entries = collect_prompt(request, result, self._vocab_size())
+                if entries is not None:
+                    self._events.append(PromptLogprobs(request_id=request.message.request_id, entries=entries))
                 if result.draw_row is not None:
                     drawing.append((request, result.draw_row))
                 elif result.chunk.completes and request.sequence.max_tokens == 0:
@@ -369,19 +368,10 @@ class EngineCore:
             self._draw(drawing)
 
     def _collect_score(self, scoring: Scoring, result: ChunkLogits) -> None:
-        sequence = result.chunk.sequence
-        index = scoring.sequences.index(sequence)
-        collected = scoring.logprobs[index]
-        first_option = sequence.logprobs_from
-        # A preempted sequence computes some positions twice: take only what is next.
-        skip = first_option + len(collected) - result.first_predicted
-        rows = result.prompt_rows[max(0, skip) :, : self._vocab_size()]
-        if rows.shape[0]:
-            position = first_option + len(collected)
-            collected.extend(chosen_logprobs(rows, sequence.token_ids[position : position + rows.shape[0]]))
+        collect_score(scoring, result, self._vocab_size())
         if result.chunk.completes:
-            self._scheduler.finish(sequence)
-            del self._of_sequence[sequence]
+            self._scheduler.finish(result.chunk.sequence)
+            del self._of_sequence[result.chunk.sequence]
             scoring.unfinished -= 1
             if scoring.unfinished == 0:
                 self._finish_scoring(scoring)
@@ -396,21 +386,6 @@ class EngineCore:
                 usage=usage(scoring.sequences, prompt, self._clock()),
             )
         )
-
-    def _collect_prompt(self, generation: Generation, result: ChunkLogits) -> None:
-        sequence = generation.sequence
-        if sequence.logprobs_from < 1 or generation.prompt_logprobs_sent:
-            return
-        collected = generation.prompt_logprobs
-        skip = sequence.logprobs_from + len(collected) - result.first_predicted
-        rows = result.prompt_rows[max(0, skip) :, : self._vocab_size()]
-        if rows.shape[0]:
-            position = sequence.logprobs_from + len(collected)
-            ids = sequence.token_ids[position : position + rows.shape[0]]
-            collected.extend(token_logprobs(rows, ids, generation.message.sampling.prompt_logprobs))
-        if result.chunk.end >= sequence.num_prompt_tokens:
-            generation.prompt_logprobs_sent = True
-            self._events.append(PromptLogprobs(request_id=generation.message.request_id, entries=tuple(collected)))
 
     def _vocab_size(self) -> int:
         assert self._drawer is not None
@@ -457,33 +432,3 @@ class EngineCore:
                 cut_bytes=cut_bytes,
             )
         )
-
-    def _make_stats(self) -> Stats:
-        scheduler, pool = self._scheduler, self._pool
-        return Stats(
-            num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting,
-            pages_total=pool.num_pages,
-            pages_free=pool.num_free,
-            pages_cached=pool.num_cached,
-            pages_locked=pool.num_locked,
-            page_size_tokens=pool.page_size_tokens,
-            num_steps=scheduler.counters.num_steps,
-            num_batched_tokens=scheduler.counters.num_batched_tokens,
-            num_prompt_tokens=scheduler.counters.num_prompt_tokens,
-            num_prompt_tokens_computed=scheduler.counters.num_prompt_tokens_computed,
-            num_cached_tokens=scheduler.counters.num_cached_tokens,
-            num_output_tokens=scheduler.counters.num_output_tokens,
-            num_preemptions=scheduler.counters.num_preemptions,
-            num_aborted=self._num_aborted,
-            num_evicted_pages=self._cache.num_evicted_pages,
-            num_leases=self._tenancy.num_leases,
-            tenants=self._tenant_stats(),
-        )
-
-    def _tenant_stats(self) -> dict[str, TenantStats]:
-        """With many tenants a count is good for a while: a step doesn't wait for a thousand of them."""
-        now_s = self._clock()
-        if len(self._tenants) <= _FEW_TENANTS or now_s - self._tenants_s >= _TENANT_STATS_S:
-            self._tenants, self._tenants_s = self._tenancy.tenants(self._scheduler.tenant_stats()), now_s
-        return self._tenants

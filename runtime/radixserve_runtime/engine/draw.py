@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from radixserve_runtime.grammar.store import GrammarError, GrammarStore
-from radixserve_runtime.sampling.sampler import Sampler, SamplingFailure
+from radixserve_runtime.sampling.sampler import SampledToken, Sampler, SamplingFailure
 
 if TYPE_CHECKING:
     from radixserve_runtime.engine.requests import Generation
     from radixserve_runtime.protocol import GrammarRef, TokenLogprob
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,23 @@ class Drawer:
         return True
 
     def draw(self, rows: list[tuple[Generation, torch.Tensor]]) -> list[Outcome]:
-        """One outcome a row, in order; a row that fails does not touch the others."""
+        """One outcome a row, in order; a row that fails does not touch the others, nor one that makes drawing raise."""
+        return [
+            token if isinstance(token, str) else self._accept(generation, token.token_id, token.logprob)
+            for (generation, _), token in zip(rows, self._sample_or_split(rows), strict=True)
+        ]
+
+    def _sample_or_split(self, rows: list[tuple[Generation, torch.Tensor]]) -> list[SampledToken | str]:
+        """Nothing changes in here, so that what raises can be done again row by row."""
+        try:
+            return self._sample(rows)
+        except Exception as error:
+            if len(rows) == 1:
+                logger.exception("request %d can't be drawn for", rows[0][0].message.request_id)
+                return [f"{type(error).__name__}: {error}"]
+        return [token for row in rows for token in self._sample_or_split([row])]
+
+    def _sample(self, rows: list[tuple[Generation, torch.Tensor]]) -> list[SampledToken | str]:
         problems: dict[int, str] = {}
         masks: list[torch.Tensor | None] = []
         for index, (generation, _) in enumerate(rows):
@@ -66,16 +85,10 @@ class Drawer:
                     problems[index] = str(error)
         logits = as_matrix([row for _, row in rows])[:, : len(self.vocabulary)]
         sampled = self._sampler.sample(logits, [generation.row for generation, _ in rows], masks)
-        outcomes: list[Outcome] = []
-        for index, (generation, _) in enumerate(rows):
-            token = sampled[index]
-            if index in problems:
-                outcomes.append(problems[index])
-            elif isinstance(token, SamplingFailure):
-                outcomes.append(token.message)
-            else:
-                outcomes.append(self._accept(generation, token.token_id, token.logprob))
-        return outcomes
+        return [
+            problems.get(index) or (token.message if isinstance(token, SamplingFailure) else token)
+            for index, token in enumerate(sampled)
+        ]
 
     @staticmethod
     def _accept(generation: Generation, token_id: int, logprob: TokenLogprob | None) -> Outcome:

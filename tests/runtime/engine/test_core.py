@@ -193,6 +193,18 @@ def test_nan_logits_fail_alone(make: MakeDriver) -> None:
     assert driver.answers[bad].failed is not None
 
 
+def test_a_draw_that_raises_fails_alone(make: MakeDriver) -> None:
+    driver = make()
+    good = driver.submit(prompts(1, 30)[0], max_tokens=4, ignore_eos=True)
+    bad = driver.submit(prompts(2, 30)[1], max_tokens=4, temperature=float("nan"))
+    negative = driver.submit(prompts(2, 30)[1], max_tokens=-5)
+    driver.run()
+    assert driver.answers[good].token_ids == make().generate(prompts(1, 30)[0], max_tokens=4, ignore_eos=True).token_ids
+    assert driver.answers[bad].failed is not None
+    assert driver.answers[negative].failed is not None
+    assert driver.core.stats().pages_locked == 0
+
+
 def test_stop_strings_end_at_once_and_say_what_to_cut(make: MakeDriver) -> None:
     driver = make()
     prompt = prompts(1, 30)[0]
