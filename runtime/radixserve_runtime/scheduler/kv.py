@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from radixserve_runtime.cache.radix import Match, RadixCache
     from radixserve_runtime.scheduler.sequence import Sequence
 
+#: Part of the pool that is free or cached while pages are plenty.
+_PLENTY = 0.5
+
 
 def match_limit(sequence: Sequence) -> int:
     """Most tokens that a sequence may take from the cache.
@@ -62,6 +65,10 @@ class SequencePages:
             return True
         account = self._pool.accounts.get(theirs)
         return account.num_locked > account.reserved_pages and not self.is_held_back(sequence, self.missing(sequence, end))
+
+    def keeps(self, sequence: Sequence) -> bool:
+        """Whether its KV would stay in the tree for a good while if it were preempted now, as much else would be evicted before."""
+        return self._cache.enabled and self._pool.num_available >= _PLENTY * self._pool.num_pages
 
     def capacity_tokens(self, sequence: Sequence, tokens: TokenRun) -> int:
         """Most tokens that it could ever have KV for: what its tenant can have, and the public pages that it begins with."""

@@ -15,7 +15,7 @@ from radixserve_runtime.scheduler.policy import OVERDUE_RANK, OrderKey, priority
 from radixserve_runtime.scheduler.sequence import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from radixserve_runtime.cache.radix import RadixCache
     from radixserve_runtime.scheduler.accounts import Program, Tenant
@@ -86,31 +86,49 @@ class Selection:
 
     def in_order(self, candidates: list[Sequence], now_s: float) -> list[Sequence]:
         """Waiting sequences, as things stand."""
-        keys, tracked = self.keys(candidates, now_s), self._state.tracked
-        return sorted(candidates, key=lambda sequence: (self.rank(tracked[sequence].tenant), keys[sequence]))
+        return list(self.line([], candidates, (), now_s))
 
     def line(
-        self, prefills: list[Sequence], candidates: list[Sequence], favoured: Iterable[Sequence], now_s: float
+        self, prefills: list[Sequence], candidates: list[Sequence], favoured: Collection[Sequence], now_s: float
     ) -> Iterator[Sequence]:
-        """Draw one after the other; by when one is drawn those before it have been charged. For `favoured` candidates a slot was taken from others."""
-        tracked, running = self._state.tracked, set(prefills)
+        """Draw one after the other; by when one is drawn those before it have been charged. For `favoured` candidates a slot was taken from others.
+
+        Each tenant's are in their own order, and those that come first in tenants of the same rank are compared by class
+        and cached prefix: that it is overdue, or its program's level, gives a sequence no precedence over other tenants'.
+        """
+        running = set(prefills)
         keys = {sequence: self._running_key(sequence, now_s) for sequence in prefills} | self.keys(candidates, now_s)
         for sequence in favoured:
             keys[sequence] = (OVERDUE_RANK - 1, *keys[sequence])
-        heap = [
-            (self.rank(tracked[sequence].tenant), keys[sequence], number, sequence)
-            for number, sequence in enumerate([*prefills, *candidates])
-        ]
+        queues: dict[Tenant | None, list[Sequence]] = {}
+        for sequence in reversed(sorted(keys, key=keys.__getitem__)):
+            tenant = self._state.tracked[sequence].tenant
+            queues.setdefault(tenant if self._policy.by_tenant else None, []).append(sequence)
+
+        def entry(number: int, queue: list[Sequence]) -> tuple[float, OrderKey, int, list[Sequence]]:
+            first = queue[-1]
+            between = self._between(first, first in running, first in favoured)
+            return self.rank(self._state.tracked[first].tenant), between, number, queue
+
+        heap = [entry(number, queue) for number, queue in enumerate(queues.values())]
         heapq.heapify(heap)
         while heap:
-            rank, key, number, sequence = heapq.heappop(heap)
-            if sequence.status is Status.WAITING and sequence in running:
-                continue  # preempted meanwhile
-            now = self.rank(tracked[sequence].tenant)
+            rank, key, number, queue = heapq.heappop(heap)
+            now = self.rank(self._state.tracked[queue[-1]].tenant)
             if now > rank:
-                heapq.heappush(heap, (now, key, number, sequence))
-            else:
+                heapq.heappush(heap, (now, key, number, queue))
+                continue
+            sequence = queue.pop()
+            if sequence.status is Status.RUNNING or sequence not in running:  # or it was preempted meanwhile
                 yield sequence
+            if queue:
+                heapq.heappush(heap, entry(number, queue))
+
+    def _between(self, sequence: Sequence, runs: bool, is_favoured: bool) -> OrderKey:
+        """Order among tenants of one rank."""
+        num_cached_tokens = self._state.tracked[sequence].num_cached_tokens
+        head, *rest = self._policy.key(priority_rank(sequence), 0, num_cached_tokens, sequence.arrival_s)
+        return (not is_favoured, head, not runs, *rest)
 
     def _running_key(self, sequence: Sequence, now_s: float) -> OrderKey:
         """A prefill that others have kept from any progress for the ageing time goes first once."""

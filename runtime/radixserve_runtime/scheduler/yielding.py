@@ -50,6 +50,7 @@ class Yielding:
         self._pressure = pressure
         self._pages = pages
         self._fits = fits
+        self._prefill_charge = config.charge.prefill
         self._num_slots = config.num_slots
         self._max_batch_tokens = config.max_batch_tokens
 
@@ -57,8 +58,7 @@ class Yielding:
         """Tenants that are ahead of a waiting one by more than so many leads."""
         if math.isinf(self._policy.lead):
             return set()
-        counters = [tenant.counter for tenant in self._tenants(candidates) if not tenant.is_blocked]
-        limit = min(counters, default=math.inf) + leads * self._policy.lead
+        limit = self._least(candidates) + leads * self._policy.lead
         return {tenant for tenant in self._tenants([*self._state.running, *candidates]) if tenant.counter > limit}
 
     def _tenants(self, sequences: list[Sequence]) -> set[Tenant]:
@@ -67,11 +67,25 @@ class Yielding:
     def hold(self, step: Step, candidates: list[Sequence]) -> set[Tenant]:
         """Tenants that are far ahead lose their slots, and are not to get any; returns them."""
         held = self.over(candidates, 2.0)
-        for sequence in reversed(step.running if held else []):
-            tracked = self._state.tracked[sequence]
-            if tracked.tenant in held and tracked.has_got_on:
-                self._yield(step, sequence)
+        if held:
+            limit = self._least(candidates) + 2.0 * self._policy.lead
+            for sequence in reversed(step.running):
+                tracked = self._state.tracked[sequence]
+                if tracked.has_got_on and tracked.tenant.counter > limit + self._loss(sequence):
+                    self._yield(step, sequence)
         return held
+
+    def _least(self, candidates: list[Sequence]) -> float:
+        return min((tenant.counter for tenant in self._tenants(candidates) if not tenant.is_blocked), default=math.inf)
+
+    def _loss(self, victim: Sequence) -> float:
+        """What its tenant's counter would have been charged for what has to be computed again, if it is preempted now.
+
+        Nothing while pages are plenty, as the tree keeps its KV until it goes on.
+        """
+        if self._pages.keeps(victim):
+            return 0.0
+        return self._prefill_charge * victim.num_computed / self._state.tracked[victim].tenant.weight
 
     def make_way(self, step: Step, candidates: list[Sequence]) -> list[Sequence]:
         """Preempt for the candidates, the most entitled first; returns those that it was done for. Free slots go to the first of them."""
@@ -114,7 +128,7 @@ class Yielding:
 
     def _may_take_slot(self, sequence: Sequence, victim: Sequence) -> bool:
         ours, theirs = self._state.tracked[sequence], self._state.tracked[victim]
-        behind = theirs.tenant.counter - ours.tenant.counter > self._policy.lead
+        behind = theirs.tenant.counter - ours.tenant.counter > self._policy.lead + self._loss(victim)
         return (behind and theirs.has_got_on) or self._outranks(sequence, victim)
 
     def _may_take_pages(self, sequence: Sequence, victim: Sequence) -> bool:

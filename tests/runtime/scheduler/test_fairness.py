@@ -178,7 +178,7 @@ def test_an_idle_tenants_share_goes_to_the_others() -> None:
         load.send("b")
         load.keep(30, "a")
         steps.append(machine.run_all())
-    assert steps[0] == steps[1]
+    assert steps[0] == pytest.approx(steps[1], rel=0.05)
 
 
 def test_a_tenant_that_returns_has_saved_up_nothing_and_owes_nothing() -> None:
