@@ -29,6 +29,7 @@ import psutil
 import uvicorn
 
 import radixserve as rs
+from benchmarks import load
 from benchmarks.load import settled_stats
 from radixserve.http.app import create_app
 from radixserve.http.config import HttpConfig
@@ -40,16 +41,7 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.protocol import Event
 
 WORDS = [
-    "river",
-    "stone",
-    "market",
-    "engine",
-    "paper",
-    "winter",
-    "signal",
-    "garden",
-    "copper",
-    "harbor",
+    *load.WORDS[:10],
     "Ünïcode",
     "日本",
     "🙂",

@@ -6,6 +6,8 @@ import gc
 import time
 from typing import TYPE_CHECKING
 
+from radixserve_runtime.protocol import Heartbeat
+
 if TYPE_CHECKING:
     import threading
 
@@ -24,7 +26,10 @@ def run_loop(core: EngineCore, transport: Transport, stop: threading.Event) -> N
         for message in transport.receive(_patience_s(core)):
             core.handle(message)
         stepped = not transport.congested and core.step()
-        transport.send(core.take_events())
+        events = core.take_events()
+        if events and not core.has_work:
+            events.append(Heartbeat(stats=core.stats()))  # so that an idle engine is seen to be idle at once
+        transport.send(events)
         if core.has_work and not stepped and core.next_deadline_s is None:
             time.sleep(0.001)  # a full peer, or work that waits for something else: look again soon
 
