@@ -68,6 +68,7 @@ def measure(prefix_cache: bool, **settings: Any) -> dict[str, float]:
         return {
             "wall_s": wall_s,
             "computed": after["num_prompt_tokens_computed"] - before["num_prompt_tokens_computed"],
+            "num_steps": after["num_steps"] - before["num_steps"],
             "own_tokens": own,
             "prefill_rate": rate,
             "decode_s": decode,
