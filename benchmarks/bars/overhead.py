@@ -59,7 +59,7 @@ def main() -> list[tuple[str, str, str, bool]]:
 
 def any_prefill(core: object) -> bool:
     """Whether a running sequence still has prompt to compute."""
-    sequences = core._of_sequence  # type: ignore[attr-defined]
+    sequences = core._requests.sequences  # type: ignore[attr-defined]
     return any(sequence.num_uncomputed > 1 or sequence.num_output_tokens == 0 for sequence in sequences)
 
 

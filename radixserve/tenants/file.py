@@ -20,7 +20,7 @@ from radixserve.tenants import fields
 from radixserve_tokenizer.config import PublicPrefix, TenantConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 MAX_TENANTS = 10_000
@@ -92,16 +92,22 @@ def _fail(place: str, text: str) -> NoReturn:
     raise TenantsFileError(f"{place}: {text}")
 
 
-def _tenant(table: Mapping[str, Any], place: str) -> TenantConfig:
+def _checked(table: Mapping[str, Any], checks: Mapping[str, Callable[[Any], Any]], place: str) -> dict[str, Any]:
+    """The table's values, each by the check of its key."""
     values: dict[str, Any] = {}
     for key, value in table.items():
-        check = fields.TENANT.get(key)
+        check = checks.get(key)
         if check is None:
-            _fail(place, f"unknown key {key!r}; the keys are {', '.join(fields.TENANT)}")
+            _fail(place, f"unknown key {key!r}; the keys are {', '.join(checks)}")
         try:
             values[key] = check(value)
         except fields.FieldError as error:
             _fail(place, f"{key} {error}")
+    return values
+
+
+def _tenant(table: Mapping[str, Any], place: str) -> TenantConfig:
+    values = _checked(table, fields.TENANT, place)
     if "name" not in values:
         _fail(place, "name is missing")
     tenant = TenantConfig(**values)
@@ -111,15 +117,7 @@ def _tenant(table: Mapping[str, Any], place: str) -> TenantConfig:
 
 
 def _public_prefix(table: Mapping[str, Any], place: str, folder: Path) -> PublicPrefix:
-    values: dict[str, str] = {}
-    for key, value in table.items():
-        check = fields.PUBLIC_PREFIX.get(key)
-        if check is None:
-            _fail(place, f"unknown key {key!r}; the keys are {', '.join(fields.PUBLIC_PREFIX)}")
-        try:
-            values[key] = check(value)
-        except fields.FieldError as error:
-            _fail(place, f"{key} {error}")
+    values = _checked(table, fields.PUBLIC_PREFIX, place)
     if ("text" in values) == ("file" in values):
         _fail(place, "needs either text or file")
     text = values["text"] if "text" in values else _read(folder / values["file"], place)

@@ -13,6 +13,7 @@ from radixserve_runtime.engine.branches import BranchTable, MissingBaseError
 from radixserve_runtime.engine.collect import collect_prompt, collect_score
 from radixserve_runtime.engine.draw import Drawer
 from radixserve_runtime.engine.executor import ChunkFailure
+from radixserve_runtime.engine.live import LiveRequests
 from radixserve_runtime.engine.requests import Generation, Scoring, start_generation, start_scoring, usage
 from radixserve_runtime.engine.statistics import Statistics
 from radixserve_runtime.engine.tenancy import BusyError, PublicPrefixError, Tenancy
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from radixserve_runtime.engine.transport import Incoming
     from radixserve_runtime.protocol import ModelInfo, ToRuntime
     from radixserve_runtime.scheduler.scheduler import Scheduler
-    from radixserve_runtime.scheduler.sequence import Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +86,7 @@ class EngineCore:
         self._tenancy = Tenancy(cache, pool, self._branches)
         self._drawer: Drawer | None = None
         self._fingerprint = ""
-        self._requests: dict[int, Generation | Scoring] = {}
-        self._of_sequence: dict[Sequence, Generation | Scoring] = {}
+        self._requests = LiveRequests(scheduler, self._tenancy)
         self._events: list[FromRuntime] = []
         self._started_s = clock()
         self._last_progress_s = clock()
@@ -224,14 +223,14 @@ class EngineCore:
             return
         try:
             generation = self._tenancy.start_public(
-                message.request_id, message.token_ids, self._of_sequence, self._clock(), drawer
+                message.request_id, message.token_ids, self._requests.sequences, self._clock(), drawer
             )
         except PublicPrefixError as error:
             self._fail(message.request_id, "public_prefix", str(error))
         except BusyError as error:
             self._events.append(Failed(request_id=message.request_id, code="busy", message=str(error), retryable=True))
         else:
-            self._start(message.request_id, generation, [generation.sequence])
+            self._start(generation)
 
     def _admit(self, message: Generate | Score) -> None:
         drawer = self._drawer_for(message.request_id)
@@ -250,7 +249,7 @@ class EngineCore:
             return
         now_s = self._clock()
         if isinstance(message, Score):
-            self._start(message.request_id, scoring := start_scoring(message, token_ids, now_s), scoring.sequences)
+            self._start(start_scoring(message, token_ids, now_s))
             return
         generation = start_generation(message, token_ids, now_s, drawer.vocabulary, drawer.eos_token_ids)
         if message.grammar is not None:
@@ -261,8 +260,8 @@ class EngineCore:
             except GrammarError as error:
                 self._fail(message.request_id, "grammar", str(error))
                 return
-        self._start(message.request_id, generation, [generation.sequence])
-        self._tenancy.added(generation.sequence, message.branch_id)
+        self._tenancy.added(generation.sequence, message.branch_id)  # a start that fails takes it out again
+        self._start(generation)
 
     @staticmethod
     def _unusable(token_ids: Seq[int], options: tuple[tuple[int, ...], ...] | None, drawer: Drawer) -> str:
@@ -277,46 +276,26 @@ class EngineCore:
                 return f"a token id is outside the vocabulary of {limit} tokens"
         return ""
 
-    def _start(self, request_id: int, request: Generation | Scoring, sequences: list[Sequence]) -> None:
-        started: list[Sequence] = []
-        for sequence in sequences:
-            try:
-                self._scheduler.add(sequence)
-            except SequenceTooLongError as error:
-                for other in started:
-                    self._scheduler.cancel(other)
-                self._tenancy.abandoned(request_id, sequences)
-                self._fail(request_id, "context_length_exceeded", str(error))
-                return
-            started.append(sequence)
-        self._requests[request_id] = request
-        for sequence in sequences:
-            self._of_sequence[sequence] = request
+    def _start(self, request: Generation | Scoring) -> None:
+        try:
+            self._requests.start(request)
+        except SequenceTooLongError as error:
+            self._fail(request.message.request_id, "context_length_exceeded", str(error))
 
     def _abort(self, request_id: int) -> None:
         request = self._requests.get(request_id)
         if request is None:
             return
         self._num_aborted += 1
-        sequences = self._release(request)
+        sequences = self._requests.release(request)
         prompt = sequences[0].num_prompt_tokens
         self._events.append(Finished(request_id=request_id, reason="abort", usage=usage(sequences, prompt, self._clock())))
 
     def _cancel_all(self) -> None:
-        for request_id in list(self._requests):
+        for request_id in self._requests.ids:
             self._abort(request_id)
         self._branches.clear()
         self._tenancy.clear()
-
-    def _release(self, request: Generation | Scoring) -> list[Sequence]:
-        """Take a request and all its sequences out of the scheduler, in whatever state they are."""
-        sequences = request.sequences if isinstance(request, Scoring) else [request.sequence]
-        for sequence in sequences:
-            if self._of_sequence.pop(sequence, None) is not None:
-                self._scheduler.cancel(sequence)
-        self._requests.pop(request.message.request_id, None)
-        self._tenancy.abandoned(request.message.request_id, sequences)
-        return sequences
 
     def _fail(self, request_id: int, code: str, message: str) -> None:
         self._events.append(Failed(request_id=request_id, code=code, message=message))
@@ -340,11 +319,11 @@ class EngineCore:
 
     def _survives(self, result: ChunkLogits | ChunkFailure) -> bool:
         """False, after failing its request, for a chunk whose forward raises; also for one whose request is gone by now."""
-        request = self._of_sequence.get(result.chunk.sequence)
+        request = self._requests.of(result.chunk.sequence)
         if request is None:
             return False
         if isinstance(result, ChunkFailure):
-            self._release(request)
+            self._requests.release(request)
             self._fail(request.message.request_id, "forward_failed", f"{type(result.error).__name__}: {result.error}")
             return False
         return True
@@ -353,7 +332,7 @@ class EngineCore:
         drawing: list[tuple[Generation, torch.Tensor]] = []
         for result in results:
             assert not isinstance(result, ChunkFailure)
-            request = self._of_sequence.get(result.chunk.sequence)
+            request = self._requests.of(result.chunk.sequence)
             if isinstance(request, Scoring):
                 self._collect_score(request, result)
             elif isinstance(request, Generation):
@@ -370,14 +349,13 @@ class EngineCore:
     def _collect_score(self, scoring: Scoring, result: ChunkLogits) -> None:
         collect_score(scoring, result, self._vocab_size())
         if result.chunk.completes:
-            self._scheduler.finish(result.chunk.sequence)
-            del self._of_sequence[result.chunk.sequence]
+            self._requests.finish_sequence(result.chunk.sequence)
             scoring.unfinished -= 1
             if scoring.unfinished == 0:
                 self._finish_scoring(scoring)
 
     def _finish_scoring(self, scoring: Scoring) -> None:
-        del self._requests[scoring.message.request_id]
+        self._requests.forget(scoring)
         prompt = scoring.sequences[0].logprobs_from
         self._events.append(
             Scored(
@@ -396,7 +374,7 @@ class EngineCore:
         for (generation, _), drawn in zip(drawing, self._drawer.draw(drawing), strict=True):
             request_id = generation.message.request_id
             if isinstance(drawn, str):
-                self._release(generation)
+                self._requests.release(generation)
                 self._fail(request_id, "sampling_failed", drawn)
                 continue
             sequence = generation.sequence
@@ -419,9 +397,8 @@ class EngineCore:
     ) -> None:
         sequence = generation.sequence
         self._tenancy.computed(generation.message.request_id, sequence)
-        self._scheduler.finish(sequence)
-        del self._of_sequence[sequence]
-        del self._requests[generation.message.request_id]
+        self._requests.finish_sequence(sequence)
+        self._requests.forget(generation)
         self._events.append(
             Finished(
                 request_id=generation.message.request_id,
