@@ -7,15 +7,13 @@ import uuid
 from typing import TYPE_CHECKING
 
 import msgspec
-import torch
 
 from radixserve_runtime.engine.branches import BranchTable, MissingBaseError
-from radixserve_runtime.engine.collect import collect_prompt, collect_score
 from radixserve_runtime.engine.draw import Drawer
-from radixserve_runtime.engine.executor import ChunkFailure
 from radixserve_runtime.engine.live import LiveRequests
 from radixserve_runtime.engine.requests import Generation, Scoring, start_generation, start_scoring, usage
 from radixserve_runtime.engine.statistics import Statistics
+from radixserve_runtime.engine.stepper import Stepper
 from radixserve_runtime.engine.tenancy import BusyError, PublicPrefixError, Tenancy
 from radixserve_runtime.engine.transport import PeerLost
 from radixserve_runtime.grammar.store import GrammarError
@@ -34,16 +32,13 @@ from radixserve_runtime.protocol import (
     NeedGrammar,
     NeedTokens,
     Ping,
-    PromptLogprobs,
     Publish,
     Ready,
     Rejected,
     Release,
     ResetCache,
     Score,
-    Scored,
     Stats,
-    Tokens,
     Usage,
 )
 from radixserve_runtime.scheduler.config import SequenceTooLongError
@@ -54,7 +49,7 @@ if TYPE_CHECKING:
 
     from radixserve_runtime.cache.pages import PagePool
     from radixserve_runtime.cache.radix import RadixCache
-    from radixserve_runtime.engine.executor import ChunkLogits, Executor
+    from radixserve_runtime.engine.executor import Executor
     from radixserve_runtime.engine.transport import Incoming
     from radixserve_runtime.protocol import ModelInfo, ToRuntime
     from radixserve_runtime.scheduler.scheduler import Scheduler
@@ -87,6 +82,7 @@ class EngineCore:
         self._drawer: Drawer | None = None
         self._fingerprint = ""
         self._requests = LiveRequests(scheduler, self._tenancy)
+        self._stepper = Stepper(scheduler, executor, self._requests, self._tenancy, self._emit, clock)
         self._events: list[FromRuntime] = []
         self._started_s = clock()
         self._last_progress_s = clock()
@@ -186,7 +182,7 @@ class EngineCore:
             )
             return
         if self._drawer is None or self._fingerprint != message.fingerprint:
-            self._drawer = Drawer(message.vocabulary, message.eos_token_ids)
+            self._drawer = self._stepper.drawer = Drawer(message.vocabulary, message.eos_token_ids)
             self._fingerprint = message.fingerprint
         self._events.append(
             Ready(
@@ -297,6 +293,9 @@ class EngineCore:
         self._branches.clear()
         self._tenancy.clear()
 
+    def _emit(self, event: FromRuntime) -> None:
+        self._events.append(event)
+
     def _fail(self, request_id: int, code: str, message: str) -> None:
         self._events.append(Failed(request_id=request_id, code=code, message=message))
 
@@ -304,108 +303,8 @@ class EngineCore:
 
     def step(self) -> bool:
         """Run one step if anything can run; returns whether it did."""
-        plan = self._scheduler.schedule()
-        if plan is None or not plan.chunks:
+        if not self._stepper.step():
             return False
-        self._tenancy.scheduled(plan)
-        before = self._clock()
-        with torch.inference_mode():
-            results = self._executor.run(plan)
-            self._scheduler.complete(plan, self._clock() - before)
-            self._use([result for result in results if self._survives(result)])
         self._last_progress_s = self._clock()
         self._stats = self._statistics.make(self._num_aborted)
         return True
-
-    def _survives(self, result: ChunkLogits | ChunkFailure) -> bool:
-        """False, after failing its request, for a chunk whose forward raises; also for one whose request is gone by now."""
-        request = self._requests.of(result.chunk.sequence)
-        if request is None:
-            return False
-        if isinstance(result, ChunkFailure):
-            self._requests.release(request)
-            self._fail(request.message.request_id, "forward_failed", f"{type(result.error).__name__}: {result.error}")
-            return False
-        return True
-
-    def _use(self, results: list[ChunkLogits | ChunkFailure]) -> None:
-        drawing: list[tuple[Generation, torch.Tensor]] = []
-        for result in results:
-            assert not isinstance(result, ChunkFailure)
-            request = self._requests.of(result.chunk.sequence)
-            if isinstance(request, Scoring):
-                self._collect_score(request, result)
-            elif isinstance(request, Generation):
-                entries = collect_prompt(request, result, self._vocab_size())
-                if entries is not None:
-                    self._events.append(PromptLogprobs(request_id=request.message.request_id, entries=entries))
-                if result.draw_row is not None:
-                    drawing.append((request, result.draw_row))
-                elif result.chunk.completes and request.sequence.max_tokens == 0:
-                    self._finish(request, "length")
-        if drawing:
-            self._draw(drawing)
-
-    def _collect_score(self, scoring: Scoring, result: ChunkLogits) -> None:
-        collect_score(scoring, result, self._vocab_size())
-        if result.chunk.completes:
-            self._requests.finish_sequence(result.chunk.sequence)
-            scoring.unfinished -= 1
-            if scoring.unfinished == 0:
-                self._finish_scoring(scoring)
-
-    def _finish_scoring(self, scoring: Scoring) -> None:
-        self._requests.forget(scoring)
-        prompt = scoring.sequences[0].logprobs_from
-        self._events.append(
-            Scored(
-                request_id=scoring.message.request_id,
-                logprobs=tuple(tuple(values) for values in scoring.logprobs),
-                usage=usage(scoring.sequences, prompt, self._clock()),
-            )
-        )
-
-    def _vocab_size(self) -> int:
-        assert self._drawer is not None
-        return len(self._drawer.vocabulary)
-
-    def _draw(self, drawing: list[tuple[Generation, torch.Tensor]]) -> None:
-        assert self._drawer is not None
-        for (generation, _), drawn in zip(drawing, self._drawer.draw(drawing), strict=True):
-            request_id = generation.message.request_id
-            if isinstance(drawn, str):
-                self._requests.release(generation)
-                self._fail(request_id, "sampling_failed", drawn)
-                continue
-            sequence = generation.sequence
-            self._scheduler.append_token(sequence, drawn.token_id)
-            self._events.append(
-                Tokens(
-                    request_id=request_id,
-                    token_ids=(drawn.token_id,),
-                    logprobs=(drawn.logprob,) if drawn.logprob is not None else (),
-                    hold_bytes=drawn.hold_bytes,
-                )
-            )
-            if drawn.ends:
-                self._finish(generation, "stop", drawn.stop, drawn.stop_token_id, drawn.cut_bytes)
-            elif sequence.num_output_tokens >= sequence.max_tokens:
-                self._finish(generation, "length")
-
-    def _finish(
-        self, generation: Generation, reason: str, stop: bytes = b"", stop_token_id: int = -1, cut_bytes: int = 0
-    ) -> None:
-        sequence = generation.sequence
-        self._tenancy.computed(generation.message.request_id, sequence)
-        self._requests.finish_sequence(sequence)
-        self._requests.forget(generation)
-        self._events.append(
-            Finished(
-                request_id=generation.message.request_id,
-                reason="stop" if reason == "stop" else "length",
-                usage=usage([sequence], sequence.num_prompt_tokens, self._clock()),
-                stop=stop,
-                stop_token_id=stop_token_id,
-                cut_bytes=cut_bytes,
-            )
-        )

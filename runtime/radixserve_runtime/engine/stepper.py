@@ -1,0 +1,152 @@
+"""One step: the scheduler's plan through the model, and what its logits mean for each request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from radixserve_runtime.engine.collect import collect_prompt, collect_score
+from radixserve_runtime.engine.executor import ChunkFailure
+from radixserve_runtime.engine.requests import Generation, Scoring, usage
+from radixserve_runtime.protocol import Failed, Finished, FromRuntime, PromptLogprobs, Scored, Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radixserve_runtime.engine.draw import Drawer
+    from radixserve_runtime.engine.executor import ChunkLogits, Executor
+    from radixserve_runtime.engine.live import LiveRequests
+    from radixserve_runtime.engine.tenancy import Tenancy
+    from radixserve_runtime.scheduler.scheduler import Scheduler
+
+
+class Stepper:
+    """Carries live requests on, one step at a time."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        requests: LiveRequests,
+        tenancy: Tenancy,
+        emit: Callable[[FromRuntime], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._requests = requests
+        self._tenancy = tenancy
+        self._emit = emit
+        self._clock = clock
+        self.drawer: Drawer | None = None
+        """Of the vocabulary that is being served; set before anything runs."""
+
+    def step(self) -> bool:
+        """Run one step if anything can run; returns whether it did."""
+        plan = self._scheduler.schedule()
+        if plan is None or not plan.chunks:
+            return False
+        self._tenancy.scheduled(plan)
+        before = self._clock()
+        with torch.inference_mode():
+            results = self._executor.run(plan)
+            self._scheduler.complete(plan, self._clock() - before)
+            self._use([result for result in results if self._survives(result)])
+        return True
+
+    def _survives(self, result: ChunkLogits | ChunkFailure) -> bool:
+        """False, after failing its request, for a chunk whose forward raises; also for one whose request is gone by now."""
+        request = self._requests.of(result.chunk.sequence)
+        if request is None:
+            return False
+        if isinstance(result, ChunkFailure):
+            self._requests.release(request)
+            self._fail(request.message.request_id, "forward_failed", f"{type(result.error).__name__}: {result.error}")
+            return False
+        return True
+
+    def _use(self, results: list[ChunkLogits | ChunkFailure]) -> None:
+        drawing: list[tuple[Generation, torch.Tensor]] = []
+        for result in results:
+            assert not isinstance(result, ChunkFailure)
+            request = self._requests.of(result.chunk.sequence)
+            if isinstance(request, Scoring):
+                self._collect_score(request, result)
+            elif isinstance(request, Generation):
+                entries = collect_prompt(request, result, self._vocab_size())
+                if entries is not None:
+                    self._emit(PromptLogprobs(request_id=request.message.request_id, entries=entries))
+                if result.draw_row is not None:
+                    drawing.append((request, result.draw_row))
+                elif result.chunk.completes and request.sequence.max_tokens == 0:
+                    self._finish(request, "length")
+        if drawing:
+            self._draw(drawing)
+
+    def _collect_score(self, scoring: Scoring, result: ChunkLogits) -> None:
+        collect_score(scoring, result, self._vocab_size())
+        if result.chunk.completes:
+            self._requests.finish_sequence(result.chunk.sequence)
+            scoring.unfinished -= 1
+            if scoring.unfinished == 0:
+                self._finish_scoring(scoring)
+
+    def _finish_scoring(self, scoring: Scoring) -> None:
+        self._requests.forget(scoring)
+        prompt = scoring.sequences[0].logprobs_from
+        self._emit(
+            Scored(
+                request_id=scoring.message.request_id,
+                logprobs=tuple(tuple(values) for values in scoring.logprobs),
+                usage=usage(scoring.sequences, prompt, self._clock()),
+            )
+        )
+
+    def _vocab_size(self) -> int:
+        assert self.drawer is not None
+        return len(self.drawer.vocabulary)
+
+    def _draw(self, drawing: list[tuple[Generation, torch.Tensor]]) -> None:
+        assert self.drawer is not None
+        for (generation, _), drawn in zip(drawing, self.drawer.draw(drawing), strict=True):
+            request_id = generation.message.request_id
+            if isinstance(drawn, str):
+                self._requests.release(generation)
+                self._fail(request_id, "sampling_failed", drawn)
+                continue
+            sequence = generation.sequence
+            self._scheduler.append_token(sequence, drawn.token_id)
+            self._emit(
+                Tokens(
+                    request_id=request_id,
+                    token_ids=(drawn.token_id,),
+                    logprobs=(drawn.logprob,) if drawn.logprob is not None else (),
+                    hold_bytes=drawn.hold_bytes,
+                )
+            )
+            if drawn.ends:
+                self._finish(generation, "stop", drawn.stop, drawn.stop_token_id, drawn.cut_bytes)
+            elif sequence.num_output_tokens >= sequence.max_tokens:
+                self._finish(generation, "length")
+
+    def _finish(
+        self, generation: Generation, reason: str, stop: bytes = b"", stop_token_id: int = -1, cut_bytes: int = 0
+    ) -> None:
+        sequence = generation.sequence
+        self._tenancy.computed(generation.message.request_id, sequence)
+        self._requests.finish_sequence(sequence)
+        self._requests.forget(generation)
+        self._emit(
+            Finished(
+                request_id=generation.message.request_id,
+                reason="stop" if reason == "stop" else "length",
+                usage=usage([sequence], sequence.num_prompt_tokens, self._clock()),
+                stop=stop,
+                stop_token_id=stop_token_id,
+                cut_bytes=cut_bytes,
+            )
+        )
+
+    def _fail(self, request_id: int, code: str, message: str) -> None:
+        self._emit(Failed(request_id=request_id, code=code, message=message))
