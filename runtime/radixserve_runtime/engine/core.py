@@ -74,7 +74,6 @@ class EngineCore:
         self._scheduler = scheduler
         self._cache = cache
         self._pool = pool
-        self._executor = executor
         self._clock = clock
         self._epoch = uuid.uuid4().hex
         self._branches = BranchTable()

@@ -155,7 +155,7 @@ def test_one_bad_sequence_fails_alone(make: MakeDriver) -> None:
     driver = make()
     good = [driver.submit(p, max_tokens=6, ignore_eos=True) for p in prompts(3, 30)]
     bad = driver.submit(prompts(4, 60)[3], max_tokens=6, ignore_eos=True)
-    decoder = driver.core._executor._model
+    decoder = driver.core._stepper._executor._model
     forward = decoder.forward
 
     def failing(token_ids: Any, batch: Any, rows: Any) -> Any:
@@ -178,7 +178,7 @@ def test_nan_logits_fail_alone(make: MakeDriver) -> None:
     driver = make()
     good = driver.submit(prompts(1, 30)[0], max_tokens=4, ignore_eos=True)
     bad = driver.submit(prompts(2, 33)[1], max_tokens=4, ignore_eos=True)
-    decoder = driver.core._executor._model
+    decoder = driver.core._stepper._executor._model
     forward = decoder.forward
 
     def poisoned(token_ids: Any, batch: Any, rows: Any) -> Any:
