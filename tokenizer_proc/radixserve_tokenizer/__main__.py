@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> int:
     """Serve; returns the exit status."""
     _die_with_parent()
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname).1s tokenizer: %(message)s")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     try:
         config = msgspec.json.decode(sys.stdin.buffer.read(), type=TokenizerConfig)
         logging.getLogger().setLevel(config.log_level.upper())
