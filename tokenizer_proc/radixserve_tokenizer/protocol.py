@@ -17,7 +17,7 @@ PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 16 << 20
 
 Priority: TypeAlias = Literal["interactive", "standard", "background"]
-FinishReason: TypeAlias = Literal["stop", "length", "abort"]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "abort"]
 ScoreMethod: TypeAlias = Literal["sum", "mean", "unconditional"]
 
 
@@ -90,6 +90,39 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str = ""
 
 
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+    """JSON Schema (JSON text) of the arguments, an object; empty: no arguments."""
+    strict: bool = False
+    """As clients send it. Arguments match the schema either way."""
+
+
+class ToolUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether and how a generation may call the tools of its branch (see `Tools`)."""
+
+    mode: Literal["auto", "required"] = "auto"
+    """"auto": text or calls, as the model likes; "required": at least one call and nothing else."""
+    names: tuple[str, ...] = ()
+    """Only these of the branch's tools; empty: all."""
+    parallel: bool = True
+    """More than one call may be made in a turn."""
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a whole program may use. What goes beyond it ends with `Failed` code "budget_exhausted", and so does what comes later."""
+
+    tokens: int | None = None
+    """Output tokens of all its branches."""
+    seconds: float | None = None
+    """From admission."""
+    tool_calls: int | None = None
+    """Calls in the values of its generations."""
+
+
 # ---- ops: client -> tokenizer process ------------------------------------------------------------------------------
 
 
@@ -113,6 +146,27 @@ class Open(Message, frozen=True, kw_only=True, tag="open"):
     cache_salt: str = ""
     credits: int = 64
     """How many `Delta` events may be sent before a `Credit`; beyond that deltas coalesce, nothing is lost: what no delta carried is in `Done`."""
+    budget: Budget | None = None
+    group: str = ""
+    """Programs of one tenant with the same group are one program to the scheduler: they share their attained service."""
+    detached_ttl_s: float = 0.0
+    """Above 0 the program outlives its connection by this long; `Attach` takes it up again. It needs a `resume_key`."""
+    resume_key: str = ""
+    """A secret of the client's (16 to 128 characters), by which it can be attached to."""
+
+
+class Attach(Message, frozen=True, kw_only=True, tag="attach"):
+    """Take up a detached program of the same tenant under a number of this connection. Answered by `Attached`, then by the stored `Done` or `Failed`
+    of each op with a value from `from_op` on, then by what comes; or by `Refused`.
+
+    Ops that were sent and never arrived are sent again by the client with their numbers: those the server has already seen are not run again.
+    """
+
+    program: int
+    resume_key: str
+    api_key: str = ""
+    from_op: int = 0
+    credits: int = 64
 
 
 class Append(Message, frozen=True, kw_only=True, tag="append"):
@@ -130,6 +184,17 @@ class Append(Message, frozen=True, kw_only=True, tag="append"):
     """Further fields of the message that a template may use: name, tool_calls, tool_call_id."""
 
 
+class Tools(Message, frozen=True, kw_only=True, tag="tools"):
+    """Set the tools of a branch, for it and what is forked from it later. In chat mode the template shows them to the model, usually in the system message,
+    so what the branch holds is rendered anew (generated turns keep their ids): best sent before the first generation. An empty list takes them away.
+    """
+
+    program: int
+    op: int
+    branch: int
+    tools: tuple[ToolSpec, ...] = ()
+
+
 class Gen(Message, frozen=True, kw_only=True, tag="gen"):
     """Generate after a branch and append the result. In chat mode an assistant turn is opened first when none is open."""
 
@@ -139,6 +204,11 @@ class Gen(Message, frozen=True, kw_only=True, tag="gen"):
     var: int
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
+    """Together with `tool_use` "auto": the output is either calls or matches this."""
+    tool_use: ToolUse | None = None
+    """None: the output is text alone, whatever the branch's tools are."""
+    parse_reasoning: bool = True
+    """Where the model writes reasoning between marks of its own, give it apart from the text."""
     stream: bool = False
     """Send `Delta` events; otherwise only `Done`."""
     where: str = ""
@@ -248,12 +318,14 @@ class Query(Message, frozen=True, kw_only=True, tag="query"):
     """
 
     id: int
+    api_key: str = ""
+    """Over tcp everything but "health" needs a tenant, and "stats" and "reset_cache" an admin; a local socket is its owner's."""
     kind: Literal["health", "stats", "reset_cache", "tokenize", "detokenize", "usage"]
     body: dict[str, Any] = {}
 
 
-Op: TypeAlias = Append | Gen | Select | Score | Fork | Rollback | Lease | Release
-FromClient: TypeAlias = Hello | Open | Op | Cancel | Drop | Close | Credit | Ping | Query
+Op: TypeAlias = Append | Tools | Gen | Select | Score | Fork | Rollback | Lease | Release
+FromClient: TypeAlias = Hello | Open | Attach | Op | Cancel | Drop | Close | Credit | Ping | Query
 
 
 # ---- events: tokenizer process -> client ---------------------------------------------------------------------------
@@ -341,6 +413,15 @@ class Admitted(Message, frozen=True, kw_only=True, tag="admitted"):
     limits: RateLimits | None = None
 
 
+class Attached(Message, frozen=True, kw_only=True, tag="attached"):
+    """A detached program goes on with this connection. The numbers are the first that were never used."""
+
+    program: int
+    next_op: int
+    next_var: int
+    next_branch: int
+
+
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     """The program may not run; what was sent for it is ignored. `status` is an HTTP status."""
 
@@ -359,6 +440,23 @@ class LeaseLost(Message, frozen=True, kw_only=True, tag="lost"):
     branch: int
 
 
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that the model made. `arguments` is JSON text as generated, valid for the tool's schema."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class CallDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of a call: the first has `id` and `name`; the `arguments` pieces of one `index`, joined, are the call's arguments."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
 class Delta(Message, frozen=True, kw_only=True, tag="delta"):
     """New output of a streamed `Gen`; the deltas' texts, joined, are the value (without credits, the beginning of it). May hold several tokens, or none (text withheld)."""
 
@@ -368,6 +466,8 @@ class Delta(Message, frozen=True, kw_only=True, tag="delta"):
     text: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    reasoning: str = ""
+    calls: tuple[CallDelta, ...] = ()
 
 
 class Done(Message, frozen=True, kw_only=True, tag="done"):
@@ -389,6 +489,9 @@ class Done(Message, frozen=True, kw_only=True, tag="done"):
     """Filled when prompt log-probabilities were asked for."""
     num_branch_tokens: int = 0
     """Length of the branch's token log afterwards."""
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    """Tool calls, in order; `value` is then the text beside them."""
 
 
 class Failed(Message, frozen=True, kw_only=True, tag="failed"):
@@ -428,7 +531,7 @@ class Reply(Message, frozen=True, kw_only=True, tag="reply"):
     status: int = 200
 
 
-Event: TypeAlias = Welcome | Admitted | Refused | LeaseLost | Delta | Done | Failed | Goodbye | Pong | Reply
+Event: TypeAlias = Welcome | Admitted | Attached | Refused | LeaseLost | Delta | Done | Failed | Goodbye | Pong | Reply
 
 _encoder = msgspec.msgpack.Encoder()
 _from_client = msgspec.msgpack.Decoder(list[FromClient])

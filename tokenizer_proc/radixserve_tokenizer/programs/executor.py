@@ -92,6 +92,8 @@ class Executor:
                 self._services.leases.take(branch, op.ttl_s)
             case wire.Release():
                 self._services.leases.release(branch)
+            case wire.Tools():
+                raise OpError("tools are not supported by this server", code="unsupported")
         branch.program.num_pending_ops -= 1
         return True
 

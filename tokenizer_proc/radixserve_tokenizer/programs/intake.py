@@ -47,6 +47,9 @@ class Intake:
                     self._control(program, message)
                 elif isinstance(message, wire.Close):
                     client.forget_refused(message.program)
+            case wire.Attach():
+                text = "detached programs are not supported by this server"
+                client.events.append(wire.Refused(program=message.program, status=400, code="unsupported", message=text))
             case wire.Hello() | wire.Ping() | wire.Query():
                 raise AssertionError("not about a program")
             case _:
