@@ -44,6 +44,7 @@ class Channel:
         priority: Priority,
         cache_salt: str,
         credits: int,
+        group: str = "",
     ) -> None:
         self._client = client  # keeps the client open as long as the program is
         self._connection = connection
@@ -59,7 +60,15 @@ class Channel:
         self._closed = False
         self._peer = connection.register(on_event, is_program=True)
         self.program = self._peer.number
-        first = Open(program=self.program, api_key=api_key, seed=seed, priority=priority, cache_salt=cache_salt, credits=credits)
+        first = Open(
+            program=self.program,
+            api_key=api_key,
+            seed=seed,
+            priority=priority,
+            cache_salt=cache_salt,
+            credits=credits,
+            group=group,
+        )
         try:
             self._put([encode_message(first)])  # no timer yet: it leaves with the first op
         except ValueError:

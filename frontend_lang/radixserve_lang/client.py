@@ -61,12 +61,14 @@ class Client:
         priority: Priority = "standard",
         cache_salt: str = "",
         credits: int = 64,
+        group: str = "",
     ) -> Channel:
         """Start a program and return its channel at once.
 
         The `Open` travels with the first flush. `on_event` hears, on the I/O thread, `Admitted` or `Refused`, then
         `Delta`, `Done` and `Failed`, and one `Goodbye` when the server went away (also when none answered within
-        `connect_timeout_s`), after which the channel is silent. It must not block. Deltas use up `credits`; `Channel.grant` gives more.
+        `connect_timeout_s`), after which the channel is silent. It must not block. Deltas use up `credits`; `Channel.grant` gives more. Programs of
+        one `group` are one program to the scheduler.
         """
         return Channel(
             self,
@@ -77,6 +79,7 @@ class Client:
             priority=priority,
             cache_salt=cache_salt,
             credits=credits,
+            group=group,
         )
 
     def query(self, kind: QueryKind, body: dict[str, Any] | None = None) -> concurrent.futures.Future[dict[str, Any]]:
