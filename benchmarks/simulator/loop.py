@@ -84,8 +84,8 @@ class Watcher(Protocol):
         """A request has all its tokens."""
         ...
 
-    def stepped(self, plan: StepPlan, duration_s: float, now_s: float) -> None:
-        """A step was computed: its tokens are not drawn yet."""
+    def stepped(self, plan: StepPlan, planned_s: float, now_s: float) -> None:
+        """A step that was planned at `planned_s` was computed: its tokens are not drawn yet."""
         ...
 
 
@@ -143,8 +143,8 @@ class Simulation:
         return True
 
     def _step(self, plan: StepPlan) -> None:
-        duration_s = self._cost.step_s(plan.chunks)
-        self._clock.advance_to(self._clock() + duration_s)
+        planned_s, duration_s = self._clock(), self._cost.step_s(plan.chunks)
+        self._clock.advance_to(planned_s + duration_s)
         complete = [chunk.sequence for chunk in plan.chunks if chunk.completes]
         for chunk in plan.chunks:
             call = self._calls[chunk.sequence]
@@ -153,7 +153,7 @@ class Simulation:
                 self._leasing.resumed(call.left)
                 call.left = None
         self._scheduler.complete(plan, duration_s)
-        self._watcher.stepped(plan, duration_s, self._clock())
+        self._watcher.stepped(plan, planned_s, self._clock())
         for sequence in complete:
             self._draw(sequence)
 

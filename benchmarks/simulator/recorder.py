@@ -69,7 +69,7 @@ class Recorder:
 
     def call_added(self, call: Call, now_s: float) -> None:
         """Its tenant has something waiting."""
-        self._ageing.added(call.sequence)
+        self._ageing.added(call.sequence, now_s)
         tenant = self._waits.added(call.sequence)
         if tenant is not None:
             self.gap.set_backlogged((tenant,), True)
@@ -89,13 +89,13 @@ class Recorder:
         self.num_computed_tokens += call.num_computed_tokens
         self.num_ideal_tokens += call.num_ideal_tokens
 
-    def stepped(self, plan: StepPlan, duration_s: float, now_s: float) -> None:
+    def stepped(self, plan: StepPlan, planned_s: float, now_s: float) -> None:
         """Charges, and who waits."""
         self.num_steps += 1
-        self.busy_s += duration_s
+        self.busy_s += now_s - planned_s
         charges: dict[int, float] = {self._index[name]: charge for name, charge in self._charges.of_step(plan).items()}
         began, ended, started = self._waits.stepped(plan)
-        self._ageing.started(started, now_s - duration_s)
+        self._ageing.stepped(plan.preempted, started, planned_s)
         self.gap.set_backlogged(began, True)
         # The step in which a tenant's last waiting sequence started still belongs to its backlog.
         self.gap.charge(charges)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from .tenants import CLASSES
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from radixserve_runtime.scheduler.plan import StepPlan
     from radixserve_runtime.scheduler.sequence import Sequence
 
@@ -41,17 +47,17 @@ class WaitingTable:
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """One tenant's sequences that have not started."""
+    """One tenant's sequences that wait."""
 
-    young: tuple[deque[Sequence], deque[Sequence]] = field(default_factory=lambda: (deque(), deque()))
-    """In order of arrival; those of the background, which become overdue later, apart."""
+    young: tuple[dict[Sequence, float], ...] = field(default_factory=lambda: ({}, {}, {}))
+    """By class, when they become overdue, in that order."""
     overdue: dict[Sequence, tuple[int, int]] = field(default_factory=dict["Sequence", tuple[int, int]])
-    """With how many older ones there were at most when it became so, and how many admissions there had been."""
+    """How many others were overdue when it became so, and how many admissions there had been."""
     num_admissions: int = 0
 
 
 class AgeingCheck:
-    """Counts what breaks the promise of docs/fairness.md: overdue, with n older overdue ones, it is among the next 4 (n + 1) admissions of its tenant."""
+    """Counts what breaks the promise of docs/fairness.md: when n others are overdue already, it is among the next 4 (n + 1) admissions of its tenant."""
 
     def __init__(self, ageing_s: float, by_tenant: bool) -> None:
         self._ageing_s = ageing_s
@@ -65,32 +71,33 @@ class AgeingCheck:
     def _line(self, sequence: Sequence) -> _Line:
         return self._lines.setdefault(sequence.tenant if self._by_tenant else "", _Line())
 
-    def added(self, sequence: Sequence) -> None:
-        """It waits for its first slot."""
-        self._line(sequence).young[sequence.priority == "background"].append(sequence)
+    def added(self, sequence: Sequence, now_s: float) -> None:
+        """It waits for a slot, for the first time or because it was preempted."""
+        rank = CLASSES.index(sequence.priority)
+        self._line(sequence).young[rank][sequence] = now_s + self._ageing_s * max(1, rank)
 
-    def started(self, sequences: list[Sequence], planned_s: float) -> None:
-        """They got slots in the step that was planned at this time."""
-        for line in {id(line): line for line in map(self._line, sequences)}.values():
-            # Background first: it counts as older, which it may be.
-            self._age(line, line.young[1], planned_s, 2 * self._ageing_s)
-            self._age(line, line.young[0], planned_s, self._ageing_s)
-        for sequence in sequences:
+    def stepped(self, preempted: Iterable[Sequence], started: Iterable[Sequence], planned_s: float) -> None:
+        """Some lost their slots and others got one in the step that was planned at this time, both in order."""
+        for sequence in preempted:
+            self.added(sequence, planned_s)
+        for sequence in started:
             line = self._line(sequence)
+            self._age(line, planned_s)
             line.num_admissions += 1
+            for young in line.young:
+                young.pop(sequence, None)
             older, before = line.overdue.pop(sequence, (-1, 0))
             if older >= 0:
                 self.num_overdue += 1
                 self.num_late += line.num_admissions - before > 4 * (older + 1)
 
     @staticmethod
-    def _age(line: _Line, young: deque[Sequence], now_s: float, limit_s: float) -> None:
+    def _age(line: _Line, now_s: float) -> None:
         """Move on what has become overdue."""
-        others = len(line.young[1]) if young is line.young[0] else 0
-        while young:
-            sequence = young[0]
-            if not 0 <= sequence.first_scheduled_s < now_s:
-                if sequence.arrival_s + limit_s > now_s:
-                    return
-                line.overdue[sequence] = (len(line.overdue) + others, line.num_admissions)
-            young.popleft()
+        while True:
+            dues = [(due_s, sequence, young) for young in line.young for sequence, due_s in islice(young.items(), 1)]
+            due_s, sequence, young = min(dues, key=itemgetter(0), default=(math.inf, None, None))
+            if sequence is None or young is None or due_s > now_s:
+                return
+            line.overdue[sequence] = (len(line.overdue), line.num_admissions)
+            del young[sequence]

@@ -98,8 +98,8 @@ class Witness:
         self.times.append(now_s)
         self.ended.append((now_s, call))
 
-    def stepped(self, plan: StepPlan, duration_s: float, now_s: float) -> None:
-        assert duration_s > 0
+    def stepped(self, plan: StepPlan, planned_s: float, now_s: float) -> None:
+        assert planned_s < now_s
         self.times.append(now_s)
 
 
@@ -363,24 +363,20 @@ def test_the_gap_is_the_range_of_the_difference_while_both_wait() -> None:
 
 def test_ageing_is_checked_against_its_promise() -> None:
     check = AgeingCheck(10.0, by_tenant=True)
-    waiting = [Sequence(number, [1], 1, 1, tenant="a", arrival_s=number / 10) for number in range(20)]
-    for sequence in waiting:
-        check.added(sequence)
-
-    def start(sequence: Sequence, time_s: float) -> None:
-        sequence.first_scheduled_s = time_s
-        check.started([sequence], time_s)
-
-    for sequence in waiting[10:14]:
-        start(sequence, 5.0)
+    waiting = [Sequence(number, [1], 1, 1, tenant="a") for number in range(20)]
+    for number, sequence in enumerate(waiting):
+        check.added(sequence, number / 10)
+    check.stepped([], waiting[10:14], 5.0)
     assert (check.num_overdue, check.num_late) == (0, 0)
-    for sequence in waiting[16:19]:
-        start(sequence, 20.0)
-    start(waiting[0], 20.0)  # the fourth: as promised
+    check.stepped([], waiting[16:19], 20.0)
+    check.stepped([], waiting[:1], 20.0)  # the fourth: as promised
     assert (check.num_overdue, check.num_late) == (4, 0)
-    for sequence in [*waiting[2:8], waiting[1]]:
-        start(sequence, 21.0)  # the second has one older one: the eleventh admission is too late
+    check.stepped([], [*waiting[2:8], waiting[1]], 21.0)  # the second has one older one: the eleventh admission is too late
     assert (check.num_overdue, check.num_late) == (11, 1)
+    check.stepped(waiting[2:3], waiting[8:10], 22.0)  # what lost its slot is not older than those that wait already
+    check.stepped([], [waiting[14], waiting[15], waiting[19]], 31.0)
+    check.stepped([], waiting[2:3], 32.0)
+    assert (check.num_overdue, check.num_late) == (17, 1)
 
 
 def test_series_merge_when_time_goes_on() -> None:

@@ -88,6 +88,10 @@ class Admission:
         tracked = self._state.tracked[sequence]
         return leaders.leader_of(sequence, tracked.tokens, tracked.num_cached_tokens, match_limit(sequence))
 
+    def overdue(self, sequence: Sequence, now_s: float) -> Sequence | None:
+        """Whose turn the next admission of its tenant is, for being overdue."""
+        return self._state.waiting.overdue(self._state.tracked[sequence], now_s)
+
     def has_slot(self) -> bool:
         """Whether one is free."""
         return len(self._state.running) < self._num_slots
@@ -156,13 +160,20 @@ class AdmissionRound:
         self._leaders = leaders
         self._kept_back = kept_back
         self._is_over = False
+        self._waits_for_leader: set[Sequence] = set()
+        """Overdue sequences whose turn it is, and that a running one is computing a prefix for."""
 
     def offer(self, sequence: Sequence, budget: StepBudget) -> Sequence | None:
         """Start it, if it can; returns the running sequence that it waits for instead, if there is one."""
         if self._is_over or self._kept_back.holds(sequence) or not self._admission.has_slot():
             return None
+        overdue = self._admission.overdue(sequence, self._step.now_s)
+        if overdue in self._waits_for_leader:
+            return None  # no other of its tenant takes its turn meanwhile
         leader = self._admission.leader_of(sequence, self._leaders)
         if leader is not None:
+            if sequence is overdue:
+                self._waits_for_leader.add(sequence)
             return leader
         demand = self._admission.start(self._step, sequence, budget, self._kept_back)
         if demand is None:

@@ -83,6 +83,7 @@ class Pressure:
         self._pages.detach(sequence, tracked.tokens)
         sequence.status = Status.WAITING
         sequence.num_preemptions += 1
+        tracked.since_s = step.now_s
         self._state.waiting.push(sequence, tracked)
         self._state.counters.num_preemptions += 1
         step.preempted.append(sequence)

@@ -1,6 +1,6 @@
 """The order of one step: running prefills and the waiting in one line, the most entitled first.
 
-Being given work moves a tenant back at once, so the line is drawn one by one. A running prefill goes before those of
+Being given work moves a tenant back at once, and each fourth admission is an overdue sequence's, so the line is drawn one by one. A running prefill goes before those of
 its tenant and class that wait, whatever their levels: what was begun is finished. Branches of one program follow each
 other, behind the one of them that goes first.
 """
@@ -25,6 +25,36 @@ if TYPE_CHECKING:
 
 #: Second place of a key, after the class.
 _RUNS, _RESUMES, _NEW = -1.0, 0.0, 1.0
+
+
+class _TenantLine:
+    """What one tenant has in a step's line (or all have, where a policy knows no tenants): its own order, but for whoever its next admission is due to."""
+
+    def __init__(self, state: SchedulerState, now_s: float, candidates: Collection[Sequence]) -> None:
+        self._state = state
+        self._now_s = now_s
+        self._candidates = candidates
+        self._drawn: set[Sequence] = set()
+        self.rest: list[Sequence] = []
+        """Those that were not drawn, the first of them last; never empty while the line is in use."""
+
+    @property
+    def first(self) -> Sequence:
+        """Who is drawn next. That changes with every admission: each fourth goes to an overdue sequence."""
+        overdue = self._state.waiting.overdue(self._state.tracked[self.rest[-1]], self._now_s)
+        return self.rest[-1] if overdue is None or overdue in self._drawn or overdue not in self._candidates else overdue
+
+    def draw(self) -> Sequence:
+        """Take out the first."""
+        sequence = self.first
+        self._drawn.add(sequence)
+        return sequence
+
+    def settle(self) -> bool:
+        """After an admission; whether anything is left."""
+        while self.rest and self.rest[-1] in self._drawn:
+            self.rest.pop()
+        return bool(self.rest)
 
 
 class Selection:
@@ -56,14 +86,14 @@ class Selection:
                 tracked.num_cached_tokens, tracked.cache_version = match.num_tokens, version
                 self._state.waiting.recount(sequence, tracked)
 
-    def keys(self, candidates: list[Sequence], now_s: float) -> dict[Sequence, OrderKey]:
+    def keys(self, candidates: list[Sequence]) -> dict[Sequence, OrderKey]:
         """Keys of waiting sequences within their tenants."""
         bases: dict[Sequence, OrderKey] = {}
         firsts: dict[tuple[Program, float], OrderKey] = {}
         numbers: dict[Program, int] = {}
         for sequence in candidates:
             program = self._state.tracked[sequence].program
-            base = bases[sequence] = self._base(sequence, now_s)
+            base = bases[sequence] = self._base(sequence)
             group = (program, base[0])
             firsts[group] = min(firsts.get(group, base), base)
             numbers.setdefault(program, len(numbers))
@@ -75,13 +105,12 @@ class Selection:
             for program in (self._state.tracked[sequence].program,)
         }
 
-    def _base(self, sequence: Sequence, now_s: float) -> OrderKey:
+    def _base(self, sequence: Sequence) -> OrderKey:
         tracked = self._state.tracked[sequence]
-        rank = priority_rank(sequence)
-        if self._state.waiting.queue_of(tracked).overdue(now_s) is sequence:
-            rank = OVERDUE_RANK
         resumes = _RESUMES if sequence.num_preemptions else _NEW
-        head, *rest = self._policy.key(rank, tracked.program.level, tracked.num_cached_tokens, sequence.arrival_s)
+        head, *rest = self._policy.key(
+            priority_rank(sequence), tracked.program.level, tracked.num_cached_tokens, sequence.arrival_s
+        )
         return (head, resumes, *rest)
 
     def in_order(self, candidates: list[Sequence], now_s: float) -> list[Sequence]:
@@ -96,33 +125,36 @@ class Selection:
         Each tenant's are in their own order, and those that come first in tenants of the same rank are compared by class
         and cached prefix: that it is overdue, or its program's level, gives a sequence no precedence over other tenants'.
         """
-        running = set(prefills)
-        keys = {sequence: self._running_key(sequence, now_s) for sequence in prefills} | self.keys(candidates, now_s)
+        running, waiting = set(prefills), set(candidates)
+        keys = {sequence: self._running_key(sequence, now_s) for sequence in prefills} | self.keys(candidates)
         for sequence in favoured:
             keys[sequence] = (OVERDUE_RANK - 1, *keys[sequence])
-        queues: dict[Tenant | None, list[Sequence]] = {}
+        lines: dict[Tenant | None, _TenantLine] = {}
         for sequence in reversed(sorted(keys, key=keys.__getitem__)):
             tenant = self._state.tracked[sequence].tenant
-            queues.setdefault(tenant if self._policy.by_tenant else None, []).append(sequence)
+            name = tenant if self._policy.by_tenant else None
+            if name not in lines:
+                lines[name] = _TenantLine(self._state, now_s, waiting)
+            lines[name].rest.append(sequence)
 
-        def entry(number: int, queue: list[Sequence]) -> tuple[float, OrderKey, int, list[Sequence]]:
-            first = queue[-1]
-            between = self._between(first, first in running, first in favoured)
-            return self.rank(self._state.tracked[first].tenant), between, number, queue
+        def entry(number: int, line: _TenantLine) -> tuple[float, OrderKey, int, _TenantLine]:
+            first = line.first
+            between = self._between(first, first in running, line.rest[-1] in favoured)
+            return self.rank(self._state.tracked[first].tenant), between, number, line
 
-        heap = [entry(number, queue) for number, queue in enumerate(queues.values())]
+        heap = [entry(number, line) for number, line in enumerate(lines.values())]
         heapq.heapify(heap)
         while heap:
-            rank, key, number, queue = heapq.heappop(heap)
-            now = self.rank(self._state.tracked[queue[-1]].tenant)
+            rank, key, number, line = heapq.heappop(heap)
+            now = self.rank(self._state.tracked[line.rest[-1]].tenant)
             if now > rank:
-                heapq.heappush(heap, (now, key, number, queue))
+                heapq.heappush(heap, (now, key, number, line))
                 continue
-            sequence = queue.pop()
+            sequence = line.draw()
             if sequence.status is Status.RUNNING or sequence not in running:  # or it was preempted meanwhile
                 yield sequence
-            if queue:
-                heapq.heappush(heap, entry(number, queue))
+            if line.settle():
+                heapq.heappush(heap, entry(number, line))
 
     def _between(self, sequence: Sequence, runs: bool, is_favoured: bool) -> OrderKey:
         """Order among tenants of one rank."""

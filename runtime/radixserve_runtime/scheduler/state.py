@@ -23,7 +23,7 @@ class Tracked:
     tokens: TokenRun
     """The sequence's `token_ids` in the form that compares fast."""
     since_s: float
-    """When it was added."""
+    """When it was added, or preempted last."""
     tenant: Tenant
     program: Program
     cache_version: int = -1

@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from itertools import chain, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from radixserve_runtime.scheduler.policy import BACKGROUND_RANK, priority_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from radixserve_runtime.scheduler.accounts import Accounts, Program, Tenant
     from radixserve_runtime.scheduler.policy import Policy
@@ -37,7 +38,7 @@ class TenantQueue:
 
     def __init__(self, tenant: Tenant | None, ageing_s: float) -> None:
         self.tenant = tenant
-        self._ageing_s = ageing_s
+        self._after_s = tuple(ageing_s * max(1, rank) for rank in range(BACKGROUND_RANK + 1))
         self._lanes: dict[tuple[int, int], OrderedDict[Sequence, Tracked]] = {}
         self._ages: tuple[OrderedDict[Sequence, Tracked], ...] = tuple(
             OrderedDict["Sequence", "Tracked"]() for _ in range(BACKGROUND_RANK + 1)
@@ -62,8 +63,6 @@ class TenantQueue:
         tracked.lane = (rank, _RESUMES if resumes else level)
         self._lanes.setdefault(tracked.lane, OrderedDict())[sequence] = tracked
         self._ages[rank][sequence] = tracked
-        if resumes:
-            self._ages[rank].move_to_end(sequence, last=False)
 
     def remove(self, sequence: Sequence, tracked: Tracked) -> None:
         """Take it out. Raises KeyError if it isn't here."""
@@ -86,24 +85,36 @@ class TenantQueue:
             self._lanes.setdefault(tracked.lane, OrderedDict())[sequence] = tracked
 
     def overdue(self, now_s: float) -> Sequence | None:
-        """The oldest that waited for the ageing time (background: twice that), if it is such a one's turn."""
+        """Whoever has been overdue for longest, if the tenant's next admission is for such a one."""
         if self._num_passed < OVERDUE_EVERY - 1:
             return None
-        return self._oldest_overdue(now_s)
+        return self._first_overdue(now_s)
 
-    def _oldest_overdue(self, now_s: float) -> Sequence | None:
-        oldest: Sequence | None = None
-        for rank, ages in enumerate(self._ages):
-            head = next(iter(ages), None)
-            if head is None or now_s - head.arrival_s < self._ageing_s * max(1, rank):
-                continue
-            if oldest is None or head.arrival_s < oldest.arrival_s:
-                oldest = head
-        return oldest
+    def _first_overdue(self, now_s: float) -> Sequence | None:
+        first: Sequence | None = None
+        first_s = now_s
+        for ages, after_s in zip(self._ages, self._after_s, strict=True):
+            if ages:
+                sequence, tracked = next(iter(ages.items()))
+                due_s = tracked.since_s + after_s
+                if due_s < first_s or (due_s == first_s and first is None):
+                    first, first_s = sequence, due_s
+        return first
+
+    def all_overdue(self, now_s: float, count: int) -> Iterable[Sequence]:
+        """The first `count` of those that have waited for the ageing time (background: twice that), in the order in which they became overdue."""
+        if self._first_overdue(now_s) is None:
+            return ()
+        dues = (
+            [(tracked.since_s + after_s, rank, sequence) for sequence, tracked in islice(ages.items(), count)]
+            for rank, (ages, after_s) in enumerate(zip(self._ages, self._after_s, strict=True))
+        )
+        merged = sorted(chain.from_iterable(dues), key=itemgetter(0, 1))
+        return [sequence for due_s, _, sequence in merged[:count] if due_s <= now_s]
 
     def admits(self, sequence: Sequence, now_s: float) -> bool:
         """It is about to be admitted. Counts how often overdue sequences are passed over; returns whether it goes before a higher class for being overdue."""
-        oldest = self._oldest_overdue(now_s)
+        oldest = self._first_overdue(now_s)
         if oldest is not sequence:
             self._num_passed += oldest is not None
             return False
@@ -137,6 +148,11 @@ class WaitingQueue:
     def queue_of(self, tracked: Tracked) -> TenantQueue:
         """The queue that a waiting sequence is in."""
         return self._queues[self._name(tracked)]
+
+    def overdue(self, tracked: Tracked, now_s: float) -> Sequence | None:
+        """Whoever of a tenant's waiting sequences its next admission is for, as it has been overdue for longest."""
+        queue = self._queues.get(self._name(tracked))
+        return queue.overdue(now_s) if queue is not None else None
 
     def push(self, sequence: Sequence, tracked: Tracked) -> None:
         """It waits: at the end, or in front of its class if it was preempted."""
@@ -233,8 +249,12 @@ class WaitingQueue:
             if overdue is not None:
                 found[overdue] = None
             found.update(dict.fromkeys(islice(rest, share)))
-        for rest in rests:
-            found.update(dict.fromkeys(islice(rest, max(0, size - len(found)))))
+        for queue, rest in zip(queues, rests, strict=True):
+            more = list(islice(rest, max(0, size - len(found))))
+            found.update(dict.fromkeys(more))
+            # Were all of them admitted in one step, each fourth would have to be an overdue one.
+            num_overdue = 1 + (share + len(more)) // (OVERDUE_EVERY - 1)
+            found.update(dict.fromkeys(queue.all_overdue(now_s, num_overdue)))
         return list(found)
 
     @property

@@ -9,24 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.runtime.scheduler.harness import VOCABULARY, Machine, prompt
+from tests.runtime.scheduler.harness import Machine, Quick, prompt
 
 if TYPE_CHECKING:
     from radixserve_runtime.scheduler.plan import StepPlan
     from radixserve_runtime.scheduler.sequence import Sequence
-
-
-class Quick(Machine):
-    """Without the fake model: what is computed is tested elsewhere."""
-
-    def forward(self, plan: StepPlan) -> None:
-        pass
-
-    def sample(self, sequence: Sequence) -> None:
-        if sequence.max_tokens > 0:
-            self.scheduler.append_token(sequence, (sequence.num_tokens * 31 + sequence.request_id) % VOCABULARY)
-        if sequence.num_output_tokens >= sequence.max_tokens:
-            self.end(sequence)
 
 
 class Load:

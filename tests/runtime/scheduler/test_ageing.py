@@ -1,0 +1,110 @@
+"""The promise of ageing: who is overdue, with n others overdue before it, gets one of its tenant's next 4 (n + 1) admissions."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.runtime.scheduler.harness import Quick, prompt
+
+if TYPE_CHECKING:
+    from radixserve_runtime.scheduler.plan import StepPlan
+    from radixserve_runtime.scheduler.sequence import Sequence
+
+AGEING_S = 0.2
+CLASSES = ("interactive", "standard", "background")
+
+
+class Promise:
+    """Watches from outside whether the promise is kept."""
+
+    def __init__(self, by_tenant: bool) -> None:
+        self.by_tenant = by_tenant
+        self.due_s: dict[Sequence, float] = {}
+        self.left: dict[Sequence, int] = {}
+        """Admissions of its tenant that may pass before an overdue one has its own."""
+        self.num_kept = 0
+        self.most_in_a_step = 0
+
+    def waits(self, sequence: Sequence, now_s: float) -> None:
+        self.due_s[sequence] = now_s + AGEING_S * (2 if sequence.priority == "background" else 1)
+
+    def line_of(self, sequence: Sequence) -> list[Sequence]:
+        return [other for other in self.left if not self.by_tenant or other.tenant == sequence.tenant]
+
+    def stepped(self, plan: StepPlan, planned_s: float) -> None:
+        for sequence, due_s in sorted(self.due_s.items(), key=lambda item: (item[1], CLASSES.index(item[0].priority))):
+            if due_s <= planned_s and sequence not in self.left:
+                self.left[sequence] = 4 * (len(self.line_of(sequence)) + 1)
+        for sequence in plan.preempted:
+            self.waits(sequence, planned_s)
+        num_admitted = num_overdue = 0
+        for sequence in [chunk.sequence for chunk in plan.chunks]:
+            if sequence not in self.due_s:
+                continue
+            num_admitted += 1
+            num_overdue += sequence in self.left
+            for other in self.line_of(sequence):
+                self.left[other] -= 1
+                assert self.left[other] > 0 or other is sequence, "an overdue sequence is late"
+                assert self.left[other] >= 0
+            self.num_kept += self.left.pop(sequence, None) is not None
+            del self.due_s[sequence]
+        self.most_in_a_step = max(self.most_in_a_step, num_overdue if num_admitted > 1 else 0)
+
+
+def run(policy: str, max_running: int, num_pages: int, shared: int, seed: int, tenants: int, num_steps: int = 250) -> Promise:
+    """Everybody sends more than can be served, of all classes, some of it beginning alike."""
+    source = random.Random(seed)
+    machine = Quick(
+        num_pages, 16, policy=policy, max_running=max_running, max_batch_tokens=128, ageing_s=AGEING_S, quantum=200.0, window=24
+    )
+    promise = Promise(policy in ("vtc", "dlpm"))
+    number = 0
+    for _ in range(num_steps):
+        while machine.scheduler.num_waiting < 24:
+            number += 1
+            tenant = str(source.randrange(tenants))
+            sequence = machine.add(
+                [*prompt(shared, source.randrange(4)), *prompt(source.randint(1, 40), number)],
+                source.choice((1, 2, 12)),
+                tenant=tenant,
+                namespace=(("tenant", tenant),),
+                program=1 + source.randrange(8),
+                priority=source.choice(CLASSES),
+            )
+            promise.waits(sequence, machine.now_s)
+        planned_s = machine.now_s
+        plan = machine.step()
+        if plan is None:
+            machine.now_s += 0.001
+        else:
+            promise.stepped(plan, planned_s)
+    return promise
+
+
+@pytest.mark.timeout(280)
+@settings(max_examples=60, deadline=None)
+@given(
+    policy=st.sampled_from(["fcfs", "lpm", "vtc", "dlpm"]),
+    max_running=st.sampled_from([2, 8, 24]),
+    num_pages=st.sampled_from([24, 1024]),
+    shared=st.sampled_from([0, 60]),
+    seed=st.integers(0, 1000),
+    tenants=st.integers(1, 3),
+)
+def test_an_overdue_sequence_has_one_of_the_next_admissions(
+    policy: str, max_running: int, num_pages: int, shared: int, seed: int, tenants: int
+) -> None:
+    run(policy, max_running, num_pages, shared, seed, tenants)
+
+
+@pytest.mark.parametrize("policy", ["lpm", "dlpm"])
+def test_a_step_of_many_admissions_has_many_overdue_ones(policy: str) -> None:
+    promise = run(policy, 24, 1024, 0, 0, 1)
+    assert promise.num_kept > 50
+    assert promise.most_in_a_step > 1
