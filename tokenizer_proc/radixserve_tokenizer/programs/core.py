@@ -12,6 +12,7 @@ from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.link import RuntimeLink
 from radixserve_tokenizer.programs.admission import Admission
 from radixserve_tokenizer.programs.clients import Client
+from radixserve_tokenizer.programs.enforcement import Enforcement
 from radixserve_tokenizer.programs.errors import OpError
 from radixserve_tokenizer.programs.executor import Executor
 from radixserve_tokenizer.programs.grammars import GrammarDesk
@@ -66,6 +67,7 @@ class Core:
         self._tasks = Tasks(self._services, self._outcomes)
         self._executor = Executor(self._services, self._outcomes, self._tasks)
         self._intake = Intake(self._services, self._outcomes)
+        self._enforcement = Enforcement(self._services, self._outcomes)
         self._queries = Queries(self._services)
         self._clients: dict[bytes, Client] = {}
         self._next_sweep = 0.0
@@ -317,6 +319,7 @@ class Core:
         if away_since is not None and now - away_since > self._config.runtime_wait_s:
             error = OpError("the runtime is gone and did not come back in time", code="runtime_down", status=503, retryable=True)
             self._tasks.fail_all(error)
+        self._enforcement.tick(now)
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP_S
             self._sweep(now)

@@ -50,7 +50,11 @@ class Executor:
                 self._services.runnable.append(branch)
                 return
             op = branch.queue[0]
-            if branch.poison is not None and not _heals(branch, branch.poison, op):
+            over = branch.program.budget.refuses(op) if branch.program.is_admitted else None
+            if over is not None:
+                branch.queue.popleft()
+                self._outcomes.fail(branch, op, over)
+            elif branch.poison is not None and not _heals(branch, branch.poison, op):
                 branch.queue.popleft()
                 self._outcomes.skip(branch, op, branch.poison)
             elif not branch.program.is_admitted and not isinstance(op, _BEFORE_ADMISSION):

@@ -8,9 +8,11 @@ from radixserve_runtime.protocol import Owner
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.programs.admission import Refusal
 from radixserve_tokenizer.programs.branch import Branch, ValueOp
+from radixserve_tokenizer.programs.budget import ProgramBudget
 from radixserve_tokenizer.programs.errors import OpError, invalid_key
 from radixserve_tokenizer.programs.log import TokenLog
 from radixserve_tokenizer.programs.needs import NO_NEEDS, is_at_rest, needs_of
+from radixserve_tokenizer.programs.opening import check_open
 from radixserve_tokenizer.programs.program import MAX_CREDITS, Program, Variable
 from radixserve_tokenizer.programs.seeds import random_seed
 from radixserve_tokenizer.programs.transcript import Transcript
@@ -63,15 +65,16 @@ class Intake:
             text = f"program {number} is open already: count program numbers up"
             client.events.append(wire.Refused(program=number, status=400, code="duplicate_program", message=text))
             return
-        if message.credits < 0:
-            text = f"credits must be 0 or more, not {message.credits}"
-            self._refuse(client, number, None, Refusal(400, "invalid_value", text))
+        try:
+            check_open(message)
+        except OpError as error:
+            self._refuse(client, number, None, Refusal(error.status, error.code, error.message))
             return
         services = self._services
         tenant = services.tenants.identify(message.api_key)
         if tenant is None:
-            error = invalid_key()
-            self._refuse(client, number, None, Refusal(error.status, error.code, error.message))
+            unknown = invalid_key()
+            self._refuse(client, number, None, Refusal(unknown.status, unknown.code, unknown.message))
             return
         refusal = services.admission.refusal(tenant, NO_NEEDS, services.clock())
         if refusal is not None:
@@ -81,11 +84,13 @@ class Intake:
         program = Program(
             client=client,
             number=number,
+            uid=services.next_id(),
+            budget=ProgramBudget(message.budget),
             seed=random_seed() if message.seed is None else message.seed,
             tenant=tenant,
             owner=Owner(
                 tenant=tenant.name,
-                program=services.next_id(),
+                program=services.groups.number_of(tenant.name, message.group),
                 cache_salt=message.cache_salt,
                 priority=tenant.class_for(message.priority),
             ),
@@ -122,7 +127,8 @@ class Intake:
             self._outcomes.end(program)
             self._refuse(client, program.number, program.tenant, refusal)
             return
-        services.admission.admit(program.owner.program, program.tenant, needs, now)
+        services.admission.admit(program.uid, program.tenant, needs, now)
+        services.budgets.admitted(program, now)
         program.reserved = dict(needs.by_op)
         program.admit(wire.Admitted(program=program.number, limits=program.tenant.quota.limits(now)))
         services.runnable.extend(program.branches.values())

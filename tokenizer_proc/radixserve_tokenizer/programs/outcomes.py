@@ -11,6 +11,8 @@ from radixserve_tokenizer.programs.errors import OpError
 from radixserve_tokenizer.programs.generation import Generation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from radixserve_tokenizer.programs.program import Program, Variable
     from radixserve_tokenizer.programs.services import Services, Task
 
@@ -36,6 +38,10 @@ class Outcomes:
     def done(self, task: Task, event: wire.Done) -> None:
         """The op has its value and the branch goes on."""
         branch = task.branch
+        over = branch.program.budget.count_calls(len(event.calls), task.op)
+        if over is not None:
+            self.fail(branch, task.op, over)
+            return
         self.release(task)
         branch.num_counted = len(branch.log)
         branch.program.num_pending_ops -= 1
@@ -93,7 +99,7 @@ class Outcomes:
             )
         self._end_without_value(branch, op, poison)
 
-    def cancel(self, branch: Branch, error: OpError = CANCELLED) -> None:
+    def cancel(self, branch: Branch, why: Callable[[wire.Op], OpError] = lambda op: CANCELLED) -> None:
         """End everything that the branch does or waits to do; the branch is as it was before the first of it."""
         ops: list[wire.Op] = [branch.task.op] if branch.task is not None else []
         ops.extend(branch.queue)
@@ -104,10 +110,12 @@ class Outcomes:
         if branch.task is not None:
             self.release(branch.task)
         self._go_back(branch, ops[0])
-        poison = Poison(ops[0].op, error.message, error.status)
+        first = why(ops[0])
+        poison = Poison(ops[0].op, first.message, first.status)
         self._poison(branch, poison)
         for op in ops:
             if isinstance(op, ValueOp):
+                error = why(op)
                 branch.program.tell(
                     wire.Failed(
                         program=op.program,
@@ -149,14 +157,16 @@ class Outcomes:
         program.client.programs.pop(program.number, None)
         program.client.undecided.pop(program, None)
         self._services.undecided.pop(program, None)
+        self._services.budgets.forget(program)
         if program.is_admitted:
-            self._services.admission.close(program.owner.program)
+            self._services.admission.close(program.uid)
 
     def release(self, task: Task) -> None:
         """The branch is not busy with `task` any more; whoever works on it stops."""
         task.branch.task = None
         if isinstance(task, Generation):
             task.branch.program.streams.pop(task, None)
+            task.branch.program.budget.ended(task)
         if task.undo is not None:
             task.undo()
             task.undo = None

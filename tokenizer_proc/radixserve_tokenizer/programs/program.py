@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from radixserve_tokenizer.programs.budget import ProgramBudget
+
 if TYPE_CHECKING:
     from radixserve_runtime.protocol import Owner
     from radixserve_tokenizer.programs.branch import Branch, Poison
@@ -36,10 +38,14 @@ class Program:
 
     client: Client
     number: int
+    """The client's number for it."""
+    uid: int
+    """Its number in this process."""
     seed: int
     tenant: Tenant
     owner: Owner
     credits: int
+    budget: ProgramBudget = field(default_factory=ProgramBudget)
     branches: dict[int, Branch] = field(default_factory=dict[int, "Branch"])
     dropped: set[int] = field(default_factory=set[int])
     """Numbers of branches that are gone, so that they aren't used twice."""

@@ -6,7 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from radixserve_tokenizer.programs.budget import BudgetWatch
 from radixserve_tokenizer.programs.generation import Generation
+from radixserve_tokenizer.programs.groups import Groups
 from radixserve_tokenizer.programs.sampling import SamplingLimits
 from radixserve_tokenizer.programs.scoring import Scoring
 
@@ -44,15 +46,20 @@ class Services:
     slots: Slots
     leases: Leases
     publics: PublicPrefixes
+    groups: Groups = field(init=False)
     runnable: deque[Branch] = field(default_factory=deque["Branch"])
     """Branches whose next op may be able to begin."""
     gated: list[Branch] = field(default_factory=list["Branch"])
     """Branches whose next op needs to know the model, which the runtime has not told yet."""
     undecided: dict[Program, None] = field(default_factory=dict["Program", None])
     """Programs whose first frame is in; they are admitted or refused as soon as its appends have been carried out."""
+    budgets: BudgetWatch = field(default_factory=BudgetWatch)
     tasks: dict[int, Task] = field(default_factory=dict[int, Task])
     """By runtime request."""
     _last_id: int = 0
+
+    def __post_init__(self) -> None:
+        self.groups = Groups(self.next_id)
 
     def next_id(self) -> int:
         """A number that no runtime branch or request has had."""

@@ -59,10 +59,12 @@ class Tasks:
             prompt_tokens=len(branch.log),
             max_context=model.max_context,
         )
+        asked_tokens, sampling = sampling.max_tokens, branch.program.budget.clip(sampling)
         tokens = generation_tokens(len(branch.log), op.sampling.max_tokens, model.max_context)
         task = Generation(branch, op, services.text.tokenizer, sampling, len(branch.log), self._ticket(branch, op, tokens))
         branch.task = task
-        services.admission.enqueue(branch.program.owner.program, task.ticket)
+        branch.program.budget.begins(task, asked_tokens)
+        services.admission.enqueue(branch.program.uid, task.ticket)
         if op.constraint is None:
             self._generate(task, None)
             return True
@@ -85,7 +87,7 @@ class Tasks:
         task = Scoring(branch, op, option_ids, self._ticket(branch, op, scoring_tokens(len(branch.log), op.options)))
         branch.task = task
         task.undo = partial(self._stop_scoring, task)
-        services.admission.enqueue(branch.program.owner.program, task.ticket)
+        services.admission.enqueue(branch.program.uid, task.ticket)
         log, branch_id = self._scored_log(task)
         longest = max(map(len, option_ids))
         if len(log) == 0:
@@ -229,6 +231,8 @@ class Tasks:
             return
         self._outcomes.dequeue(task, first_token=True)
         self._services.leases.used(task.branch)
+        if task.branch.program.budget.feed(task, len(event.token_ids)):
+            self._services.budgets.spent[task.branch.program] = None
         if task.feed(event):
             task.branch.program.note_output(task)
 
@@ -250,6 +254,9 @@ class Tasks:
         self._services.leases.used(task.branch)
         branch, program, tokenizer = task.branch, task.branch.program, self._services.text.tokenizer
         output = task.finish(event)
+        over = program.budget.ended_by_it(task, event.reason)
+        if over is not None:
+            raise over
         prompt_ids = branch.log.ids_from(0) if task.op.sampling.prompt_logprobs >= 0 else ()
         if task.op.stream and program.credits > 0:  # without credits the rest comes with `Done` alone
             delta = task.take_delta()
@@ -347,6 +354,7 @@ class Tasks:
                 continue
             if isinstance(task, Generation):
                 task.branch.program.streams.pop(task, None)
+                task.branch.program.budget.begins_again(task)
                 task.reset()
             self._services.link.submit(request)
 

@@ -57,6 +57,12 @@ class Leases:
         if self._end(branch.runtime_id):
             self._link.release(branch.runtime_id)
 
+    def revoke(self, branch: Branch) -> None:
+        """End a branch's lease against its program's will, which is told."""
+        if self._end(branch.runtime_id):
+            self._link.release(branch.runtime_id)
+            self._tell(branch)
+
     def used(self, branch: Branch) -> None:
         """A generation of this branch runs: the runtime has ended its lease without a word."""
         self._end(branch.runtime_id)
