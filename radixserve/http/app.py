@@ -12,6 +12,7 @@ from radixserve.http import accounts, chat, completions, health, models_route
 from radixserve.http.access_log import AccessLog
 from radixserve.http.config import HttpConfig
 from radixserve.http.errors import install_handlers
+from radixserve.http.header_limit import HeaderLimit
 from radixserve.http.openapi import install_openapi
 from radixserve.http.state import ServerState
 
@@ -46,5 +47,6 @@ def create_app(client: ClientLike | Callable[[], ClientLike], *, settings: HttpC
         app.include_router(module.router)
     install_handlers(app)
     install_openapi(app)
+    app.add_middleware(HeaderLimit, max_bytes=state.config.max_header_bytes)
     app.add_middleware(AccessLog, metrics=state.metrics)
     return app

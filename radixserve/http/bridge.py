@@ -63,6 +63,7 @@ class ClientLike(Protocol):
         priority: Priority = ...,
         cache_salt: str = ...,
         credits: int = ...,
+        group: str = ...,
     ) -> ChannelLike:
         """Start a program."""
         ...
@@ -173,6 +174,7 @@ class RunningPrograms:
                     priority=opening.priority,
                     cache_salt=opening.cache_salt,
                     credits=self._config.stream_credits,
+                    group=opening.group,
                 )
                 self._channels.append(channel)
                 ops, variables = build_ops(spec, channel, self._config.fork_chunk)

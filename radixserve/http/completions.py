@@ -10,6 +10,7 @@ from radixserve.http.answer import ending, head, respond
 from radixserve.http.body import read_json
 from radixserve.http.constraints import find_constraint
 from radixserve.http.errors import BadRequestError
+from radixserve.http.event_forms import DataEvents
 from radixserve.http.fields import show
 from radixserve.http.logprobs import CompletionLogprobs
 from radixserve.http.openapi import describes
@@ -106,6 +107,7 @@ class CompletionWriter:
     """Writes completions, whole and in chunks. `echoes` has the text before each prompt's choices ("" without `echo`)."""
 
     def __init__(self, request: CompletionRequest, name: str, card: ModelCard, prompts: list[Segment], echoes: list[str]) -> None:
+        self.form = DataEvents()
         self._request = request
         self._prompts = prompts
         self._want_usage = bool(request.options().include_usage)

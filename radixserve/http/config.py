@@ -18,6 +18,8 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     max_body_bytes: int = 8 << 20
     """Of a request; constraints have the tokenizer process's own limits within it."""
+    max_header_bytes: int = 32 << 10
+    """Of all headers together, and of the address."""
     body_timeout_s: float = 30.0
     """How long a client may take to send its body, from the head on; then 408."""
     max_messages: int = 4096
@@ -33,6 +35,10 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_stop_token_ids: int = 64
     max_logit_bias: int = 1024
     max_tools: int = 128
+    max_tool_bytes: int = 256 << 10
+    """Of one tool's schema, as JSON."""
+    max_tools_bytes: int = 1 << 20
+    """Of all names, descriptions and schemas together."""
     max_json_depth: int = 64
     """Of what a message carries beside its text."""
     max_cache_salt_chars: int = 256

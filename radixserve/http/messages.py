@@ -1,7 +1,8 @@
 """Chat messages as clients send them, checked and brought into the one form that the wire has: a role, text, and fields.
 
 Content may be a string, a list of text parts (joined in order), null, or missing. What beside text a template may use (name,
-tool_calls, tool_call_id) travels in the fields.
+tool_calls, tool_call_id, reasoning_content) travels in the fields. The older `function_call` and role `function` become a call and
+its result.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
     from radixserve.http.config import HttpConfig
 
 #: A developer message is what newer models call a system message.
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
 
 
 def parse_messages(value: Any, config: HttpConfig) -> tuple[Segment, ...]:
@@ -66,6 +74,8 @@ def _message(value: Any, path: str, config: HttpConfig) -> Segment:
     if role == "assistant":
         text = text or _string(message.get("refusal") or "", f"{path}.refusal")
         fields |= _assistant_fields(message, path, config)
+    elif given == "function":
+        fields["tool_call_id"] = _older_id(fields.get("name", ""))
     elif role == "tool" and message.get("tool_call_id") is not None:
         fields["tool_call_id"] = _string(message["tool_call_id"], f"{path}.tool_call_id")
     return Segment(role=role, text=text, fields=fields)
@@ -98,46 +108,68 @@ def _part(value: Any, path: str) -> str:
 
 
 def _assistant_fields(message: dict[str, Any], path: str, config: HttpConfig) -> dict[str, Any]:
-    for name, instead in (("function_call", "use 'tool_calls'"), ("audio", "the model reads text only")):
-        if message.get(name) is not None:
-            raise BadRequestError(
-                f"'{path}.{name}' is not supported: {instead}.", param=f"{path}.{name}", code="unsupported_parameter"
-            )
+    if message.get("audio") is not None:
+        raise BadRequestError(
+            f"'{path}.audio' is not supported: the model reads text only.", param=f"{path}.audio", code="unsupported_parameter"
+        )
+    fields: dict[str, Any] = {}
+    for name in ("reasoning_content", "reasoning"):  # two names of one thing
+        if isinstance(message.get(name), str) and message[name]:
+            fields["reasoning_content"] = message[name]
+            break
     calls = message.get("tool_calls")
+    older = message.get("function_call")
+    if older is not None:
+        if calls:
+            raise BadRequestError(
+                f"'{path}' has 'tool_calls' and 'function_call', which is their older form; send one.",
+                param=f"{path}.function_call",
+                code="invalid_value",
+            )
+        called = _function(older, f"{path}.function_call", config)
+        return {**fields, "tool_calls": [{"id": _older_id(called["name"]), "type": "function", "function": called}]}
     if calls is None or calls == []:
-        return {}
+        return fields
     if not isinstance(calls, list):
         raise BadRequestError(
             f"'{path}.tool_calls' must be a list, not {show(calls)}.", param=f"{path}.tool_calls", code="invalid_type"
         )
     checked = [_call(call, f"{path}.tool_calls[{i}]", config) for i, call in enumerate(calls)]
-    return {"tool_calls": checked}
+    return {**fields, "tool_calls": checked}
 
 
 def _call(value: Any, path: str, config: HttpConfig) -> dict[str, Any]:
     call = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    function = call.get("function")
-    if not isinstance(function, dict) or call.get("type", "function") != "function":
+    if not isinstance(call.get("function"), dict) or call.get("type", "function") != "function":
         raise BadRequestError(f"'{path}' must be a call of type 'function'.", param=path, code="invalid_value")
-    described = cast("dict[str, Any]", function)
-    name = _string(described.get("name"), f"{path}.function.name")
-    arguments = described.get("arguments", "{}")
-    if not isinstance(arguments, (str, dict)):
-        raise BadRequestError(
-            f"'{path}.function.arguments' must be JSON text.", param=f"{path}.function.arguments", code="invalid_type"
-        )
-    if json_depth(arguments, config.max_json_depth) > config.max_json_depth:
-        raise BadRequestError(
-            f"'{path}.function.arguments' nests deeper than {config.max_json_depth} levels.",
-            param=f"{path}.function.arguments",
-            code="invalid_value",
-        )
-    # `arguments` goes on as it came: the template's side knows whether it wants text or an object.
     return {
         "id": _string(call.get("id") or "", f"{path}.id"),
         "type": "function",
-        "function": {"name": name, "arguments": arguments},
+        "function": _function(call["function"], f"{path}.function", config),
     }
+
+
+def _function(value: Any, path: str, config: HttpConfig) -> dict[str, Any]:
+    """What was called. `arguments` goes on as it came: the template's side knows whether it wants text or an object."""
+    described = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    name = _string(described.get("name"), f"{path}.name")
+    arguments = described.get("arguments")
+    if arguments is None:
+        arguments = "{}"
+    if not isinstance(arguments, (str, dict)):
+        raise BadRequestError(f"'{path}.arguments' must be JSON text.", param=f"{path}.arguments", code="invalid_type")
+    if json_depth(arguments, config.max_json_depth) > config.max_json_depth:
+        raise BadRequestError(
+            f"'{path}.arguments' nests deeper than {config.max_json_depth} levels.",
+            param=f"{path}.arguments",
+            code="invalid_value",
+        )
+    return {"name": name, "arguments": arguments}
+
+
+def _older_id(name: str) -> str:
+    """Calls of the older form have no ids; a call and its result meet by the function's name."""
+    return f"call_{name}"
 
 
 def _string(value: Any, path: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from radixserve_tokenizer.protocol import Append, Constraint, Fork, Gen, Priority, Sampling, Text, TokenIds
+from radixserve_tokenizer.protocol import Append, Constraint, Fork, Gen, Lease, Priority, Sampling, Text, TokenIds, Tools
 
 if TYPE_CHECKING:
-    from radixserve_tokenizer.protocol import Op, Part
+    from radixserve_tokenizer.protocol import Op, Part, ToolSpec, ToolUse
 
 
 class Numbers(Protocol):
@@ -55,6 +55,14 @@ class ProgramSpec:
     sampling: Sampling
     constraint: Constraint | None = None
     n: int = 1
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools that the model is told of."""
+    tool_use: ToolUse | None = None
+    """None: it calls none."""
+    parse_reasoning: bool = False
+    """Give reasoning apart from the text."""
+    lease_s: float = 0.0
+    """Above 0 the KV of the only choice's branch is kept so long after its end (seconds); the program must stay open for it."""
     stream: bool = False
     request_fields: dict[str, str] = field(default_factory=dict[str, str])
     """The request's own name for what the engine's errors call otherwise ("constraint" -> "response_format")."""
@@ -68,6 +76,8 @@ class Opening:
     seed: int | None = None
     priority: Priority = "standard"
     cache_salt: str = ""
+    group: str = ""
+    """Programs of one group are one program to the scheduler."""
 
 
 def build_ops(spec: ProgramSpec, numbers: Numbers, fork_chunk: int) -> tuple[list[Op], list[int]]:
@@ -77,7 +87,8 @@ def build_ops(spec: ProgramSpec, numbers: Numbers, fork_chunk: int) -> tuple[lis
     branches of forks of at most `fork_chunk`, and differ by their branch's place in the tree.
     """
     program = numbers.program
-    ops: list[Op] = [
+    ops: list[Op] = [Tools(program=program, op=numbers.next_op(), branch=0, tools=spec.tools)] if spec.tools else []
+    ops += [
         Append(program=program, op=numbers.next_op(), branch=0, parts=one.parts(), role=one.role, fields=one.fields)
         for one in spec.segments
     ]
@@ -99,8 +110,12 @@ def build_ops(spec: ProgramSpec, numbers: Numbers, fork_chunk: int) -> tuple[lis
                 var=variables[-1],
                 sampling=spec.sampling,
                 constraint=spec.constraint,
+                tool_use=spec.tool_use,
+                parse_reasoning=spec.parse_reasoning,
                 stream=spec.stream,
                 where="HTTP request",
             )
         )
+    if spec.lease_s > 0:
+        ops.append(Lease(program=program, op=numbers.next_op(), branch=branches[0], ttl_s=spec.lease_s))
     return ops, variables

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
+
+ChatFinish: TypeAlias = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class _Answer(BaseModel):
@@ -81,12 +83,34 @@ class ChatLogprobs(_Answer):
     refusal: None
 
 
+class ChatFunction(_Answer):
+    """What is called."""
+
+    name: str
+    arguments: str
+    """JSON text that matches the function's schema."""
+
+
+class ChatCall(_Answer):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: ChatFunction
+
+
 class ChatMessage(_Answer):
     """The answer's message."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    """Null beside calls without text."""
     refusal: None
+    reasoning_content: str | None = None
+    """What the model reasoned, where it does so between marks of its own."""
+    tool_calls: list[ChatCall] | None = None
+    function_call: ChatFunction | None = None
+    """The call, for a request with `functions`."""
 
 
 class ChatChoice(_Answer):
@@ -95,7 +119,7 @@ class ChatChoice(_Answer):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: ChatFinish
     stop_reason: str | int | None
     matched_stop: str | int | None
 
@@ -113,11 +137,30 @@ class ChatAnswer(_Answer):
     usage: UsageAnswer
 
 
+class ChatFunctionDelta(_Answer):
+    """A piece of a function's call: its name comes first, then its arguments in pieces."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ChatCallDelta(_Answer):
+    """A piece of the call `index`: the first has `id`, `type` and the name."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: ChatFunctionDelta
+
+
 class ChatDelta(_Answer):
     """What a chunk adds."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ChatCallDelta] | None = None
+    function_call: ChatFunctionDelta | None = None
 
 
 class ChatChunkChoice(_Answer):
@@ -126,7 +169,7 @@ class ChatChunkChoice(_Answer):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"] | None
+    finish_reason: ChatFinish | None
     stop_reason: str | int | None = None
     matched_stop: str | int | None = None
 

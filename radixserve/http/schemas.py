@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from radixserve.http import fields
+from radixserve.http import body_schemas, fields
+from radixserve.http.body_schemas import OBJECT, nullable
 from radixserve.http.errors import BadRequestError
 from radixserve_tokenizer.protocol import Priority, Sampling
 
@@ -19,56 +20,6 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.protocol import ModelCard
 
 _INT32 = 2**31 - 1
-_OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": True}
-_ANY_JSON: dict[str, Any] = {}
-
-_MESSAGE: dict[str, Any] = {
-    "type": "object",
-    "required": ["role"],
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-        "content": {
-            "description": "Text, or text parts that are joined in order; null is the empty text.",
-            "anyOf": [
-                {"type": "string"},
-                {"type": "null"},
-                {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["type", "text"],
-                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-                    },
-                },
-            ],
-        },
-        "name": {"type": "string"},
-        "tool_calls": {"type": "array", "items": _OBJECT},
-        "tool_call_id": {"type": "string"},
-    },
-}
-
-_PROMPT: dict[str, Any] = {
-    "description": "Text, token ids, or a list of either. None may be empty.",
-    "anyOf": [
-        {"type": "string", "minLength": 1},
-        {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
-        {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
-        {"type": "array", "minItems": 1, "items": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}},
-    ],
-}
-
-_STOP: dict[str, Any] = {
-    "anyOf": [
-        {"type": "string", "minLength": 1},
-        {"type": "array", "items": {"type": "string", "minLength": 1}},
-        {"type": "null"},
-    ]
-}
-
-
-def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [schema, {"type": "null"}]}
 
 
 class StreamOptions(BaseModel):
@@ -91,7 +42,7 @@ class SamplingRequest(BaseModel):
         None, description="Choices for each prompt.", json_schema_extra={"minimum": 1}
     )
     stream: bool | None = None
-    stream_options: Annotated[Any, WithJsonSchema(_nullable(StreamOptions.model_json_schema()))] = None
+    stream_options: Annotated[Any, WithJsonSchema(nullable(StreamOptions.model_json_schema()))] = None
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1, description="With a seed the same request gets the same answer.")
 
     max_tokens: int | None = Field(None, ge=0, le=_INT32, description="Missing: what is left of the context.")
@@ -106,33 +57,31 @@ class SamplingRequest(BaseModel):
     logit_bias: Annotated[
         dict[int, float],
         BeforeValidator(fields.parse_logit_bias),
-        WithJsonSchema(
-            _nullable({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}})
-        ),
+        WithJsonSchema(nullable({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}})),
     ] = Field({}, description="Token id to what is added to its logit.", validate_default=True)
-    stop: Annotated[tuple[str, ...], BeforeValidator(fields.parse_stop), WithJsonSchema(_STOP)] = ()
+    stop: Annotated[tuple[str, ...], BeforeValidator(fields.parse_stop), WithJsonSchema(body_schemas.STOP)] = ()
     stop_token_ids: Annotated[
         tuple[int, ...],
         BeforeValidator(fields.parse_stop_token_ids),
-        WithJsonSchema(_nullable({"type": "array", "items": {"type": "integer"}})),
+        WithJsonSchema(nullable({"type": "array", "items": {"type": "integer"}})),
     ] = ()
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     ignore_eos: bool | None = None
 
-    response_format: Annotated[Any, WithJsonSchema(_nullable(_OBJECT))] = Field(
+    response_format: Annotated[Any, WithJsonSchema(nullable(OBJECT))] = Field(
         None, description="text, json_object or json_schema."
     )
-    structured_outputs: Annotated[Any, WithJsonSchema(_nullable(_OBJECT))] = Field(
+    structured_outputs: Annotated[Any, WithJsonSchema(nullable(OBJECT))] = Field(
         None, description="vLLM's form: one of json, json_object, regex, choice, grammar."
     )
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
     priority: Annotated[
         Priority | None,
         BeforeValidator(fields.parse_priority),
-        WithJsonSchema(_nullable({"anyOf": [{"type": "integer"}, {"enum": ["interactive", "standard", "background"]}]})),
+        WithJsonSchema(nullable({"anyOf": [{"type": "integer"}, {"enum": ["interactive", "standard", "background"]}]})),
     ] = Field(None, description="Class within the tenant; it wins over `service_tier`.")
-    cache_salt: Annotated[str, BeforeValidator(fields.parse_cache_salt), WithJsonSchema(_nullable({"type": "string"}))] = Field(
+    cache_salt: Annotated[str, BeforeValidator(fields.parse_cache_salt), WithJsonSchema(nullable({"type": "string"}))] = Field(
         "", description="Requests with different salts share no cache."
     )
 
@@ -191,18 +140,26 @@ class SamplingRequest(BaseModel):
 class ChatRequest(SamplingRequest):
     """Body of POST /v1/chat/completions."""
 
-    messages: Annotated[Any, WithJsonSchema({"type": "array", "minItems": 1, "items": _MESSAGE})]
+    messages: Annotated[Any, WithJsonSchema({"type": "array", "minItems": 1, "items": body_schemas.MESSAGE})]
     max_tokens: int | None = Field(None, ge=1, le=_INT32, description="The older name of `max_completion_tokens`.")
     max_completion_tokens: int | None = Field(None, ge=1, le=_INT32, description="Missing: what is left of the context.")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     continue_final_message: bool | None = Field(None, description="The answer goes on from the last assistant message.")
-    tools: Annotated[Any, WithJsonSchema(_nullable({"type": "array", "items": _OBJECT}))] = Field(
-        None, description="Not supported yet: only with `tool_choice` none, which asks for text."
+    tools: Annotated[Any, WithJsonSchema(body_schemas.TOOLS)] = Field(None, description="Functions that the model may call.")
+    tool_choice: Annotated[Any, WithJsonSchema(body_schemas.TOOL_CHOICE)] = Field(
+        None, description="auto (the default), none, required, a function, or a list of allowed ones."
     )
-    tool_choice: Annotated[Any, WithJsonSchema(_nullable({"enum": ["auto", "none"]}))] = Field(
-        None, description="`none`, or without `tools` also `auto`; calls are not supported yet."
+    parallel_tool_calls: bool | None = Field(None, description="Default true: an answer may have several calls.")
+    functions: Annotated[Any, WithJsonSchema(body_schemas.FUNCTIONS)] = Field(None, description="The older form of `tools`.")
+    function_call: Annotated[Any, WithJsonSchema(body_schemas.FUNCTION_CALL)] = Field(
+        None, description="The older form of `tool_choice`."
     )
+
+    @property
+    def uses_functions(self) -> bool:
+        """Whether it is in the older form, and wants its answer so."""
+        return bool(self.functions) or self.function_call not in (None, "auto", "none")
 
     def effective_max_tokens(self) -> int | None:
         """OpenAI's newer name, or the older one."""
@@ -225,7 +182,7 @@ class ChatRequest(SamplingRequest):
 class CompletionRequest(SamplingRequest):
     """Body of POST /v1/completions."""
 
-    prompt: Annotated[Any, WithJsonSchema(_PROMPT)]
+    prompt: Annotated[Any, WithJsonSchema(body_schemas.PROMPT)]
     logprobs: int | None = Field(None, ge=0, le=20, description="How many alternatives; 0: the drawn token alone.")
     echo: bool | None = Field(
         None, description="The answer begins with the prompt, with `logprobs` also with its log-probabilities."

@@ -27,6 +27,8 @@ def build_server(app: FastAPI, settings: HttpConfig) -> uvicorn.Server:
         access_log=False,
         log_config=None,
         server_header=False,
+        # Above the limit that is answered properly: what is larger still is cut off while it arrives.
+        h11_max_incomplete_event_size=4 * settings.max_header_bytes,
         timeout_graceful_shutdown=math.ceil(settings.drain_timeout_s),
     )
     return uvicorn.Server(config)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import orjson
 from starlette.responses import Response
 
 from radixserve.http.errors import ApiError, ClientDisconnectedError
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from radixserve.http.bridge import RunningPrograms
+    from radixserve.http.event_forms import EventForm
     from radixserve.http.metrics import RequestTimer
     from radixserve_tokenizer.protocol import Done
 
@@ -31,6 +31,11 @@ _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 class ChunkWriter(Protocol):
     """How one API writes its stream; each method returns the chunks for one event."""
+
+    @property
+    def form(self) -> EventForm:
+        """How its events look on the wire."""
+        ...
 
     def delta(self, choice: int, delta: Delta) -> list[dict[str, Any]]:
         """New output of a choice."""
@@ -64,11 +69,6 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, ResultT])
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def sse(chunk: dict[str, Any]) -> bytes:
-    """One event."""
-    return b"data: " + orjson.dumps(chunk) + b"\n\n"
 
 
 class ProgramStream(Response):
@@ -116,10 +116,12 @@ class ProgramStream(Response):
                 self._timer.event(choice, event, programs.arrived_at)
                 chunks = writer.delta(choice, event) if isinstance(event, Delta) else writer.done(choice, event)
                 if chunks:
-                    await send({"type": "http.response.body", "body": b"".join(map(sse, chunks)), "more_body": True})
+                    await send(
+                        {"type": "http.response.body", "body": b"".join(map(writer.form.event, chunks)), "more_body": True}
+                    )
                 programs.written()
         except ApiError as error:
             log.warning("a stream ended with an error: %s", error.code)
             self._timer.failed()
-            return sse(error.body())
-        return b"".join(map(sse, writer.end())) + b"data: [DONE]\n\n"
+            return writer.form.error(error)
+        return b"".join(map(writer.form.event, writer.end())) + writer.form.end()

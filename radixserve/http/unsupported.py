@@ -1,8 +1,8 @@
 """Fields that clients know from OpenAI, vLLM or SGLang and that this server can't honour.
 
 Each has values that ask for nothing special; any other value is a 400, so that nobody believes in an option that does nothing.
-What isn't listed here and isn't in the schemas is ignored, as OpenAI does. `prediction` and `parallel_tool_calls` are ignored
-on purpose: they can't change what a right answer is.
+What isn't listed here and isn't in the schemas is ignored, as OpenAI does. `prediction` is ignored on purpose: it can't change
+what a right answer is.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ _COMMON: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 _CHAT: dict[str, tuple[tuple[Any, ...], str]] = {
-    "functions": (_EMPTY, "it is the older form of 'tools'"),
-    "function_call": ((None, "auto", "none"), "it is the older form of 'tool_choice'"),
     "modalities": ((None, ["text"]), "the model writes text only"),
     "audio": ((None,), "the model writes text only"),
     "web_search_options": ((None,), "there is no web search"),
@@ -69,27 +67,3 @@ def refuse_unsupported(body: dict[str, Any], *, chat: bool) -> None:
                     param=name,
                     code="unsupported_parameter",
                 )
-
-
-def refuse_tool_calls(tools: Any, tool_choice: Any, max_tools: int) -> None:
-    """The model is told of no tools yet, so it can't choose one: `tools` need `tool_choice` none, which asks for text."""
-    if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
-        raise BadRequestError("'tools' must be a list of objects.", param="tools", code="invalid_type")
-    if isinstance(tools, list) and len(tools) > max_tools:
-        raise BadRequestError(
-            f"'tools' may have at most {max_tools} tools, not {len(tools)}.",
-            param="tools",
-            code="array_above_max_length",
-        )
-    if tool_choice not in (None, "auto", "none"):
-        raise BadRequestError(
-            f"'tool_choice' {show(tool_choice)} is not supported yet: this server writes text and calls no tools. Use 'none'.",
-            param="tool_choice",
-            code="unsupported_parameter",
-        )
-    if tools and tool_choice != "none":
-        raise BadRequestError(
-            "'tools' are not supported yet: the model would not be told of them. Send 'tool_choice' 'none' or leave 'tools' out.",
-            param="tools",
-            code="unsupported_parameter",
-        )

@@ -14,6 +14,7 @@ from radixserve_lang.errors import QueryFailedError
 from radixserve_tokenizer.protocol import (
     Admitted,
     Append,
+    CallDelta,
     Credit,
     Delta,
     Done,
@@ -28,6 +29,9 @@ from radixserve_tokenizer.protocol import (
     Text,
     TokenIds,
     TokenLogprob,
+    ToolCall,
+    Tools,
+    ToolSpec,
     TopLogprob,
     Usage,
     Welcome,
@@ -57,6 +61,12 @@ class Script:
     stop_reason: str | int | None = None
     usage: Usage = USAGE
     prompt_tokens: tuple[str, ...] = ()
+    reasoning: tuple[str, ...] = ()
+    """Before the text, a delta each."""
+    calls: tuple[ToolCall, ...] = ()
+    """After the text, if the generation may call: the arguments in pieces of three characters."""
+    coalesced: bool = False
+    """No deltas came through (no credits): `Done` alone has all of it."""
 
 
 Handler = Callable[["FakeChannel", list[FromClient]], None]
@@ -76,12 +86,17 @@ def play(channel: FakeChannel, gen: Gen, script: Script) -> None:
     """Answer one Gen: its deltas if it streams, then Done."""
     wanted = gen.sampling.logprobs
     logprobs = tuple(entry(token, i, wanted) for i, token in enumerate(script.tokens)) if wanted >= 0 else ()
-    if gen.stream:
+    may_call = gen.tool_use is not None
+    if gen.stream and not script.coalesced:
+        for piece in script.reasoning:
+            channel.say(Delta(program=channel.program, op=gen.op, var=gen.var, text="", reasoning=piece))
         for i, token in enumerate(script.tokens):
             delta = Delta(
                 program=channel.program, op=gen.op, var=gen.var, text=token, token_ids=(i,), logprobs=logprobs[i : i + 1]
             )
             channel.say(delta)
+        for delta in call_deltas(script.calls) if may_call else ():
+            channel.say(Delta(program=channel.program, op=gen.op, var=gen.var, text="", calls=(delta,)))
     prompt: tuple[TokenLogprob, ...] = ()
     if gen.sampling.prompt_logprobs >= 0:
         prompt = tuple(entry(token, i, wanted, first=i == 0) for i, token in enumerate(script.prompt_tokens))
@@ -92,14 +107,26 @@ def play(channel: FakeChannel, gen: Gen, script: Script) -> None:
             var=gen.var,
             value="".join(script.tokens),
             token_ids=tuple(range(len(script.tokens))),
-            finish_reason=script.finish_reason,  # type: ignore[arg-type]
+            finish_reason="tool_calls" if script.calls and may_call else script.finish_reason,  # type: ignore[arg-type]
             stop_reason=script.stop_reason,
             usage=script.usage,
             logprobs=logprobs,
             prompt_logprobs=prompt,
             prompt_token_ids=tuple(range(len(prompt))),
+            reasoning="".join(script.reasoning),
+            calls=script.calls if may_call else (),
         )
     )
+
+
+def call_deltas(calls: tuple[ToolCall, ...]) -> list[CallDelta]:
+    """The calls as a stream has them."""
+    found: list[CallDelta] = []
+    for index, call in enumerate(calls):
+        found.append(CallDelta(index=index, id=call.id, name=call.name))
+        text = call.arguments
+        found += [CallDelta(index=index, arguments=text[i : i + 3]) for i in range(0, len(text), 3)]
+    return found
 
 
 def scripted(*scripts: Script, limits: RateLimits | None = None) -> Handler:
@@ -216,6 +243,11 @@ class FakeChannel:
     @property
     def appends(self) -> list[Append]:
         return [message for message in self.messages if isinstance(message, Append)]
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools that the model is told of."""
+        return next((message.tools for message in self.messages if isinstance(message, Tools)), ())
 
     @property
     def prompt(self) -> list[tuple[str, Any]]:

@@ -118,7 +118,7 @@ def test_bug_21_invalid_unicode(api, fake, hole, text):
         "stop": (CHAT, b'{"model":"tiny","messages":[{"role":"user","content":"hi"}],"stop":["%s"]}'),
         "tool": (
             CHAT,
-            b'{"model":"tiny","messages":[{"role":"user","content":"hi"}],"tool_choice":"none","tools":[{"type":"function","function":{"name":"%s"}}]}',
+            b'{"model":"tiny","messages":[{"role":"user","content":"hi"}],"tool_choice":"none","tools":[{"type":"function","function":{"name":"f","description":"%s"}}]}',
         ),
         "schema": (
             CHAT,
@@ -147,6 +147,13 @@ def test_body_size():
         assert "1000" in error.message
         assert call(CHAT, {"model": "tiny", "messages": HI}).status_code == 200
     client.close()
+
+
+def test_headers(api):
+    error = refused(api(CHAT, {"model": "tiny", "messages": HI}, x_more="x" * (40 << 10)), status=431)
+    assert str(32 << 10) in error.message
+    refused(api("/v1/models?" + "x" * (40 << 10)), status=431)
+    assert api(CHAT, {"model": "tiny", "messages": HI}, x_more="x" * (20 << 10)).status_code == 200
 
 
 @pytest.mark.parametrize("count", [4, 5, 16])
@@ -195,7 +202,8 @@ def test_bug_23_stop_token_ids(api, fake, ids):
             [{"role": "assistant", "tool_calls": [{"type": "function", "function": {}}]}],
             "messages[0].tool_calls[0].function.name",
         ),
-        ([{"role": "assistant", "function_call": {"name": "f"}}], "messages[0].function_call"),
+        ([{"role": "assistant", "function_call": {"arguments": "{}"}}], "messages[0].function_call.name"),
+        ([{"role": "assistant", "function_call": "f"}], "messages[0].function_call.name"),
         ([{"role": "tool", "tool_call_id": 7, "content": ""}], "messages[0].tool_call_id"),
         (HI * 5000, "messages"),
     ],
@@ -211,19 +219,89 @@ def test_missing_messages_and_prompt(api):
 
 
 @pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "f"}}, {"type": "allowed_tools"}, "sometimes", 5, []]
+    ("choice", "param"),
+    [
+        ({"type": "function", "function": {"name": "g"}}, "tool_choice"),
+        ({"type": "function"}, "tool_choice.function.name"),
+        ({"type": "function", "function": "f"}, "tool_choice.function"),
+        ({"type": "allowed_tools"}, "tool_choice.tools"),
+        ({"type": "allowed_tools", "allowed_tools": {"tools": []}}, "tool_choice.allowed_tools.tools"),
+        ({"type": "allowed_tools", "mode": "none", "tools": [{"name": "f"}]}, "tool_choice.mode"),
+        ({"type": "allowed_tools", "tools": [{"name": "g"}]}, "tool_choice.tools"),
+        ({"type": "allowed_tools", "tools": [5]}, "tool_choice.tools[0]"),
+        ({"type": "custom", "name": "f"}, "tool_choice"),
+        ("sometimes", "tool_choice"),
+        (5, "tool_choice"),
+        ([], "tool_choice"),
+    ],
 )
-def test_tool_choice_that_demands_a_call(api, fake, choice):
+def test_tool_choices_that_are_none(api, fake, choice, param):
     tools = [{"type": "function", "function": {"name": "f"}}]
+    refused(api(CHAT, {"model": "tiny", "messages": HI, "tools": tools, "tool_choice": choice}), param)
+    assert fake.channels == []
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
+@pytest.mark.parametrize("tools", [None, []])
+def test_a_call_without_tools(api, fake, tools, choice):
     refused(api(CHAT, {"model": "tiny", "messages": HI, "tools": tools, "tool_choice": choice}), "tool_choice")
+    assert fake.channels == []
+
+
+def deep(levels):
+    schema = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("tools", "param"),
+    [
+        (5, "tools"),
+        ([5], "tools[0]"),
+        ([{"type": "function"}], "tools[0].function"),
+        ([{"type": "custom", "custom": {"name": "f"}}], "tools[0].type"),
+        ([{"type": "function", "function": {}}], "tools[0].function.name"),
+        ([{"type": "function", "function": {"name": ""}}], "tools[0].function.name"),
+        ([{"type": "function", "function": {"name": "a b"}}], "tools[0].function.name"),
+        ([{"type": "function", "function": {"name": "x" * 129}}], "tools[0].function.name"),
+        ([{"type": "function", "function": {"name": "f", "description": 5}}], "tools[0].function.description"),
+        ([{"type": "function", "function": {"name": "f", "strict": "yes"}}], "tools[0].function.strict"),
+        ([{"type": "function", "function": {"name": "f", "parameters": []}}], "tools[0].function.parameters"),
+        ([{"type": "function", "function": {"name": "f", "parameters": deep(100)}}], "tools[0].function.parameters"),
+        (
+            [{"type": "function", "function": {"name": "f", "parameters": {"title": "x" * (300 << 10)}}}],
+            "tools[0].function.parameters",
+        ),
+        ([{"type": "function", "function": {"name": "f"}}] * 2, "tools"),
+        ([{"type": "function", "function": {"name": f"f{i}"}} for i in range(129)], "tools"),
+        ([{"type": "function", "function": {"name": f"f{i}", "description": "x" * (300 << 10)}} for i in range(4)], "tools"),
+    ],
+)
+def test_tools_beyond_what_they_may_be(api, fake, tools, param):
+    refused(api(CHAT, {"model": "tiny", "messages": HI, "tools": tools}), param)
+    assert fake.channels == []
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"functions": [{"name": "f"}], "tools": [{"type": "function", "function": {"name": "f"}}]}, "functions"),
+        ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call"),
+        ({"functions": [{"name": "f"}], "function_call": "required"}, "function_call"),
+        ({"function_call": {"name": "f"}}, "function_call"),
+        ({"functions": {"name": "f"}}, "functions"),
+    ],
+)
+def test_older_functions(api, fake, body, param):
+    refused(api(CHAT, {"model": "tiny", "messages": HI, **body}), param)
     assert fake.channels == []
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("functions", [{"name": "f"}]),
-        ("function_call", {"name": "f"}),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "x"}),
         ("web_search_options", {}),
@@ -277,6 +355,9 @@ FIELDS = st.sampled_from(
         "guided_choice",
         "tools",
         "tool_choice",
+        "parallel_tool_calls",
+        "functions",
+        "function_call",
         "stream_options",
         "service_tier",
         "priority",

@@ -1,16 +1,13 @@
-"""The request shapes of common agent clients, and the recorded ones where they are at hand."""
+"""The request shapes of common agent clients."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from radixserve.http.responses import ChatAnswer, ErrorAnswer
+from radixserve.http.responses import ChatAnswer
+from radixserve_tokenizer.protocol import ToolCall
+from tests.http.fake_engine import Script, scripted
 from tests.http.harness import CHAT, events
-
-RECORDED = Path(__file__).parents[3] / "shared" / "cases" / "client_payloads.jsonl"
 
 WEATHER = {
     "type": "function",
@@ -75,41 +72,37 @@ SHAPES = {
 }
 
 
-def refused_field(body):
-    """The field that asks for a call of a tool, which is not supported yet."""
-    if body.get("tool_choice") not in (None, "auto", "none"):
-        return "tool_choice"
-    return "tools" if body.get("tools") and body.get("tool_choice") != "none" else None
+def may_call(body):
+    return bool(body.get("tools")) and body.get("tool_choice") != "none"
 
 
-def check(api, body):
-    """A right answer: the stream or the object that was asked for; 400 only where a call may or must be made, saying so."""
+def check(api, fake, body):
+    """A right answer: the stream or the object that was asked for; a call where one may or must be made."""
+    name = body["tools"][0]["function"]["name"] if body.get("tools") else ""
+    call = ToolCall(id="call_1", name=name, arguments='{"city": "é"}')
+    fake.handler = scripted(Script(calls=(call,) if may_call(body) else ()))
     answer = api(CHAT, {**body, "model": "tiny"})
-    if refused_field(body):
-        assert answer.status_code == 400
-        error = ErrorAnswer.model_validate_json(answer.content).error
-        assert (error.param, error.code) == (refused_field(body), "unsupported_parameter")
-        assert "not supported yet" in error.message
-    elif body.get("stream"):
-        assert answer.status_code == 200
+    assert answer.status_code == 200, answer.text
+    if body.get("stream"):
         chunks = events(answer)
         assert chunks[-1] == "[DONE]"
-        assert "".join(c["delta"].get("content") or "" for chunk in chunks[:-1] for c in chunk["choices"]) == "Hello world!"
+        deltas = [c["delta"] for chunk in chunks[:-1] for c in chunk["choices"]]
+        assert "".join(delta.get("content") or "" for delta in deltas) == "Hello world!"
+        calls = [one for delta in deltas for one in delta.get("tool_calls", [])]
+        arguments = "".join(one["function"]["arguments"] for one in calls)
+        named = [one["function"]["name"] for one in calls if "name" in one["function"]]
+        finish = [c["finish_reason"] for chunk in chunks[:-1] for c in chunk["choices"] if c["finish_reason"]]
     else:
-        assert answer.status_code == 200, answer.text
-        assert ChatAnswer.model_validate_json(answer.content).choices[0].message.content == "Hello world!"
+        [choice] = ChatAnswer.model_validate_json(answer.content).choices
+        assert choice.message.content == "Hello world!"
+        calls = choice.message.tool_calls or []
+        arguments, named = "".join(one.function.arguments for one in calls), [one.function.name for one in calls]
+        finish = [choice.finish_reason]
+    assert (named, arguments) == (([name], call.arguments) if may_call(body) else ([], ""))
+    assert finish == ["tool_calls" if may_call(body) else "stop"]
+    assert [spec.name for spec in fake.last.tools] == [tool["function"]["name"] for tool in body.get("tools", ())]
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_shapes(api, name):
-    check(api, SHAPES[name])
-
-
-def test_recorded_bodies(api):
-    if not RECORDED.exists():
-        pytest.skip("the recorded bodies are not part of the repository")
-    bodies = [json.loads(line) for line in RECORDED.read_text().splitlines()]
-    chats = [one["body"] for one in bodies if one["path"] == CHAT]
-    assert chats
-    for body in chats:
-        check(api, body)
+def test_shapes(api, fake, name):
+    check(api, fake, SHAPES[name])

@@ -9,6 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from radixserve_tokenizer.protocol import ToolCall
 from tests.http.fake_engine import Script, failing, refusing, scripted
 
 HI = [{"role": "user", "content": "hi"}]
@@ -57,6 +58,28 @@ def test_parse(client, fake):
     constraint = fake.last.gens[0].constraint
     assert constraint.kind == "json_schema"
     assert json.loads(constraint.source)["required"] == ["name", "age"]
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+def test_tools(client, fake):
+    call = ToolCall(id="call_1", name="weather", arguments='{"city": "Köln"}')
+    fake.handler = scripted(Script(tokens=(), calls=(call,)))
+    [answer] = client.chat.completions.create(model="tiny", messages=HI, tools=[WEATHER]).choices
+    assert answer.finish_reason == "tool_calls"
+    assert answer.message.tool_calls[0].function.arguments == call.arguments
+    with client.chat.completions.stream(model="tiny", messages=HI, tools=[WEATHER]) as stream:
+        seen = [event for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        final = stream.get_final_completion().choices[0].message.tool_calls[0]
+    assert (final.id, final.function.name, final.function.arguments) == ("call_1", "weather", call.arguments)
+    assert "".join(event.arguments_delta for event in seen) == call.arguments
 
 
 def test_completions(client):
