@@ -7,16 +7,19 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from radixserve_lang.errors import ClientClosedError
 from radixserve_lang.frames import encode_message
-from radixserve_tokenizer.protocol import Close, Credit, Open
+from radixserve_lang.tether import Sent, Tether
+from radixserve_tokenizer.protocol import Close, Credit, Gen, Open, Score, Select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from radixserve_lang.client import Client
-    from radixserve_lang.connection import Connection
-    from radixserve_tokenizer.protocol import Event, FromClient, Priority
+    from radixserve_lang.transport import Transport
+    from radixserve_tokenizer.protocol import Event, FromClient
 
 #: A buffer beyond either bound leaves at once.
 MAX_BUFFERED_MESSAGES = 1024
@@ -26,7 +29,7 @@ MAX_BUFFERED_BYTES = 1 << 20
 class Channel:
     """One program: allocates numbers, sends ops. Thread-safe.
 
-    `on_event` is called on the I/O thread with Admitted/Refused/Delta/Done/Failed (and Goodbye when the server went
+    `on_event` is called on the I/O thread with Admitted/Refused/Delta/Done/Failed/LeaseLost (and Goodbye when the server went
     away) and must not block. After a Goodbye what is sent goes nowhere: the event has said so.
     """
 
@@ -34,46 +37,35 @@ class Channel:
     """The program's number, unique in its client."""
 
     def __init__(
-        self,
-        client: Client,
-        connection: Connection,
-        on_event: Callable[[Event], None],
-        *,
-        api_key: str,
-        seed: int | None,
-        priority: Priority,
-        cache_salt: str,
-        credits: int,
-        group: str = "",
+        self, client: Client, transport: Transport, on_event: Callable[[Event], None], opening: Open, *, resume: bool = False
     ) -> None:
+        """`opening` says all but the program's number. Where it is detached the channel survives a lost connection;
+        with `resume` it first looks for a program that is there already."""
         self._client = client  # keeps the client open as long as the program is
-        self._connection = connection
+        self._transport = transport
         self._ops = itertools.count()
         self._vars = itertools.count()
         self._next_branch = 1  # 0 is the root
         self._lock = threading.Lock()
-        self._buffer: list[bytes] = []
+        self._buffer: list[Sent] = []
         self._buffered_bytes = 0
         self._due: float | None = None
         self._timer_set = False
         self._started = False
         self._closed = False
-        self._peer = connection.register(on_event, is_program=True)
+        self._tether = Tether(transport, on_event, resume=resume) if opening.detached_ttl_s > 0 else None
+        self._peer = transport.register(on_event if self._tether is None else self._tether.hear, is_program=True)
         self.program = self._peer.number
-        first = Open(
-            program=self.program,
-            api_key=api_key,
-            seed=seed,
-            priority=priority,
-            cache_salt=cache_salt,
-            credits=credits,
-            group=group,
-        )
+        first = msgspec.structs.replace(opening, program=self.program)
         try:
-            self._put([encode_message(first)])  # no timer yet: it leaves with the first op
+            encoded = encode_message(first)
         except ValueError:
-            connection.peers.remove(self.program)
+            transport.peers.remove(self.program)
             raise
+        if self._tether is None:
+            self._put([Sent(encoded)])  # no timer yet: it leaves with the first op
+        else:
+            self._tether.bind(self._peer, first)
 
     def next_op(self) -> int:
         """A new op number."""
@@ -95,7 +87,7 @@ class Channel:
 
         Raises ValueError for what can't be encoded (then nothing of this call is sent) and `ClientClosedError` after `close`.
         """
-        encoded = [encode_message(message) for message in messages]
+        encoded = [_sent(message) for message in messages]
         with self._lock:
             if self._closed:
                 raise ClientClosedError("this program's channel is closed")
@@ -103,10 +95,10 @@ class Channel:
             if flush or self._buffered_bytes > MAX_BUFFERED_BYTES or len(self._buffer) > MAX_BUFFERED_MESSAGES:
                 self._hand_over()
             elif self._due is None:
-                self._due = time.monotonic() + self._connection.flush_after_s
+                self._due = time.monotonic() + self._transport.flush_after_s
                 if not self._timer_set:
                     self._timer_set = True
-                    self._connection.flush_at(self._due, self)
+                    self._transport.flush_at(self._due, self)
 
     def flush(self) -> None:
         """Send what is buffered."""
@@ -115,7 +107,12 @@ class Channel:
 
     def grant(self, amount: int) -> None:
         """Take `amount` more deltas; sent at once."""
-        self.send(Credit(program=self.program, amount=amount), flush=True)
+        credit = Credit(program=self.program, amount=amount)
+        if self._tether is None:
+            self.send(credit, flush=True)
+        else:
+            self.flush()
+            self._tether.grant(encode_message(credit))
 
     def close(self) -> None:
         """End the program. `on_event` is not called again, save for a call that is under way. A second call does nothing."""
@@ -124,29 +121,43 @@ class Channel:
                 return
             self._closed = True
             if self._started:
-                self._put([encode_message(Close(program=self.program))])
+                self._put([_sent(Close(program=self.program))])
                 self._hand_over()
             self._buffer.clear()
-        self._connection.peers.remove(self.program)
+        self._transport.peers.remove(self.program)
 
     def flush_due(self, now: float) -> None:
         """By the I/O thread, when a timer set by `send` is over. What was flushed since may have started a new wait."""
+        if self._tether is not None:
+            self._tether.deliver()
         with self._lock:
             if self._due is not None and self._due > now:
-                self._connection.flush_at(self._due, self)
+                self._transport.flush_at(self._due, self)
                 return
             self._timer_set = False
             self._hand_over()
 
-    def _put(self, encoded: list[bytes]) -> None:
-        self._buffer += encoded
-        self._buffered_bytes += sum(map(len, encoded))
+    def _put(self, messages: list[Sent]) -> None:
+        self._buffer += messages
+        self._buffered_bytes += sum(len(message.encoded) for message in messages)
 
     def _hand_over(self) -> None:
         # Under the lock, so that two flushes can't overtake one another.
         self._due = None
-        if self._buffer and not self._peer.gone:
-            self._connection.post(self._peer, self._buffer)
-            self._started = True
-        self._buffer = []
+        messages, self._buffer = self._buffer, []
         self._buffered_bytes = 0
+        if self._peer.gone:
+            return
+        if self._tether is not None:
+            self._started = True
+            self._tether.begin()
+            if self._tether.send(messages):
+                self._transport.flush_at(time.monotonic(), self)  # the I/O thread tells what is known of them
+        elif messages:
+            self._started = True
+            self._transport.post(self._peer, [message.encoded for message in messages])
+
+
+def _sent(message: FromClient) -> Sent:
+    encoded = encode_message(message)
+    return Sent(encoded, getattr(message, "op", -1), isinstance(message, Gen | Select | Score))

@@ -1,8 +1,9 @@
 """The I/O thread: sending, hearing, heartbeats, and what to do when the server goes away.
 
 User threads hand encoded messages over through a deque and a wake-up; nothing else crosses into this thread. A lost
-connection (closed, silent, said goodbye, or of another epoch) ends what had been sent over it; what had not left yet
-goes to the next connection, or hears `Goodbye` when there is none within `connect_timeout_s`.
+connection (closed, silent, said goodbye, or of another epoch) ends what had been sent over it, save for detached programs:
+those are taken up again. What had not left yet goes to the next connection, or hears `Goodbye` when there is none within
+`connect_timeout_s`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from radixserve_lang.channel import Channel
+    from radixserve_lang.keys import CurveKeys
     from radixserve_tokenizer.protocol import Event
 
 _log = logging.getLogger(__name__)
@@ -54,8 +56,12 @@ LINGER_MS = 200
 class Connection:
     """What a client and its channels share. `start` starts the thread; `close` ends and joins it."""
 
-    def __init__(self, url: str, *, name: str, connect_timeout_s: float, flush_after_s: float) -> None:
+    def __init__(
+        self, url: str, *, name: str, connect_timeout_s: float, flush_after_s: float, keys: CurveKeys | None = None
+    ) -> None:
         self.url = url
+        self._keys = keys
+        self._epoch = ""
         self.peers = Peers()
         self._name = name
         self._connect_timeout_s = connect_timeout_s
@@ -166,7 +172,7 @@ class Connection:
             self._lose(f"the server sent a frame that is not of this protocol: {error}")
             return
         if not alive:
-            self._lose("the connection to the server was lost; it may have crashed or been stopped")
+            self._break(link)
             return
         self._check_timers()
         if self._link is link:
@@ -177,8 +183,14 @@ class Connection:
         if delay > 0:
             time.sleep(delay)  # at most RETRY_S
         self._unanswered_since = None
-        self._link = Link(self._context, self.url, self._name, self._wakeup)
+        self._link = Link(self._context, self.url, self._name, self._wakeup, self._keys)
         return self._link
+
+    def _break(self, link: Link) -> None:
+        if link.is_stranger:
+            self._lose("it does not know this client's key; have the server's operator add the public one", refused=True)
+        else:
+            self._lose("the connection to the server was lost; it may have crashed or been stopped")
 
     def _sleep_s(self) -> float:
         """Until the next thing to do by the clock."""
@@ -217,11 +229,21 @@ class Connection:
             self._refusal = ""
             self._changed.notify_all()
         self._ping_at = time.monotonic() + welcome.heartbeat_s
+        if welcome.epoch != self._epoch and self._epoch:
+            goodbye = Goodbye(epoch=self._epoch, message=f"the server was restarted, and its programs are gone ({self.url})")
+            self.peers.lose(goodbye, which=lambda peer: peer.tether is not None and peer.tether.is_parted)
+        self._epoch = welcome.epoch
+        for _, tether in self.peers.tethered():
+            if tether.is_parted:
+                tether.come_back()
 
     def _check_timers(self) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             self._timers.popleft()[1].flush_due(now)
+        if self._welcome is None:
+            gone = Goodbye(epoch=self._epoch, message=f"the connection to {self.url} did not come back in the program's TTL")
+            self.peers.lose(gone, which=lambda peer: peer.tether is not None and peer.tether.is_forgotten(now))
         if self._welcome is not None:
             self._heartbeat(self._welcome, now)
             return
@@ -245,9 +267,10 @@ class Connection:
     def _send(self, link: Link) -> None:
         link.retry()
         while self._welcome is not None and self._outbox and not link.backlogged:
-            link.send_frame(self._next_frame())
+            if messages := self._next_messages():
+                link.send_frame(join_frame(messages))
 
-    def _next_frame(self) -> bytes:
+    def _next_messages(self) -> list[bytes]:
         """As much of the outbox as one frame holds. What was flushed together stays together unless it is larger than that."""
         messages: list[bytes] = []
         room = MAX_FRAME_BYTES - HEADER_BYTES
@@ -266,7 +289,7 @@ class Connection:
             messages += waiting
             room -= size
             peer.sent = True
-        return join_frame(messages)
+        return messages
 
     def _split(self, waiting: list[bytes], room: int) -> list[bytes]:
         """Cut off what fits; the rest stays at the head of the outbox."""
@@ -289,10 +312,17 @@ class Connection:
             self._link.close()
             self._link = None
         self._connect_at = time.monotonic() + RETRY_S
-        for peer, _ in list(self._outbox):
-            # Closed programs are in no table any more, but their last words may be here.
-            peer.gone = peer.gone or peer.sent
-        self.peers.lose(Goodbye(epoch=epoch, message=f"{message} ({self.url})"), which=lambda peer: peer.sent or refused)
+        if not refused:
+            for _, tether in self.peers.tethered():
+                tether.part()
+        for peer, waiting in list(self._outbox):
+            if peer.tether is not None and peer.tether.is_parted:
+                waiting.clear()  # what was in it is kept by the tether
+            else:
+                # Closed programs are in no table any more, but their last words may be here.
+                peer.gone = peer.gone or peer.sent
+        goodbye = Goodbye(epoch=epoch, message=f"{message} ({self.url})")
+        self.peers.lose(goodbye, which=lambda peer: refused or (peer.sent and peer.tether is None))
         _log.info("connection to %s: %s", self.url, message)
 
     def _farewell(self) -> None:
@@ -305,4 +335,5 @@ class Connection:
             self._link.send_frame(join_frame(closes))
 
     def _no_answer(self) -> str:
-        return f"no server answered at {self.url} within {self._connect_timeout_s:g} s; is it running?"
+        key = "" if self._keys is None else ", and is server_key its public key"
+        return f"no server answered at {self.url} within {self._connect_timeout_s:g} s; is it running{key}?"

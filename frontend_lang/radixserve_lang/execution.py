@@ -33,6 +33,8 @@ class Options:
     seed: int | None = None
     priority: Priority | None = None
     cache_salt: str | None = None
+    detached_ttl_s: float | None = None
+    resume_key: str | None = None
 
     def but(self, **changes: Any) -> Options:
         """With what of `changes` is not None."""
@@ -70,6 +72,8 @@ class Options:
             seed=self.seed,
             priority=self.priority or "standard",
             cache_salt=self.cache_salt or "",
+            detached_ttl_s=self.detached_ttl_s or 0.0,
+            resume_key=self.resume_key or "",
             on_root_value=on_root_value,
         )
 

@@ -49,9 +49,25 @@ class Program(Generic[P, T]):
         seed: int | None = None,
         priority: Priority | None = None,
         cache_salt: str | None = None,
+        detached_ttl_s: float | None = None,
+        resume_key: str | None = None,
     ) -> Self:
-        """The same program with these settings; what is left out stays as it was."""
-        return type(self)(self._body, self._options.but(engine=engine, seed=seed, priority=priority, cache_salt=cache_salt))
+        """The same program with these settings; what is left out stays as it was.
+
+        With `detached_ttl_s` a run outlives a lost connection by so many seconds: it goes on when the engine can be reached
+        again. A `resume_key` (a secret of 16 to 128 characters, for one run) also lets another process take the run up: the
+        program runs from its beginning there, and what had been generated comes as it is stored. It needs a TTL, and a
+        program whose ops depend on its arguments and values alone.
+        """
+        changes = {
+            "engine": engine,
+            "seed": seed,
+            "priority": priority,
+            "cache_salt": cache_salt,
+            "detached_ttl_s": detached_ttl_s,
+            "resume_key": resume_key,
+        }
+        return type(self)(self._body, self._options.but(**changes))
 
     @overload
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]: ...

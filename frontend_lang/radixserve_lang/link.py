@@ -13,6 +13,7 @@ from radixserve_lang.frames import encode_message, join_frame
 from radixserve_tokenizer.protocol import PROTOCOL_VERSION, Hello, decode_events
 
 if TYPE_CHECKING:
+    from radixserve_lang.keys import CurveKeys
     from radixserve_lang.wakeup import Wakeup
     from radixserve_tokenizer.protocol import Event
 
@@ -20,18 +21,28 @@ if TYPE_CHECKING:
 HIGH_WATER_MARK = 1000
 #: Frames taken in one turn, so that sending keeps pace with a flood of events.
 RECEIVE_AT_ONCE = 256
+#: What the monitor tells: the connection broke, or the server turned this client's key away.
+WATCHED = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 
 class Link:
     """Connects, greets, and moves frames without ever blocking but in `wait`."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], url: str, name: str, wakeup: Wakeup) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], url: str, name: str, wakeup: Wakeup, keys: CurveKeys | None
+    ) -> None:
+        self.is_stranger = False
+        """The server does not know this client's key."""
         self._unsent: deque[bytes] = deque()
         self._socket = context.socket(zmq.DEALER)
         self._socket.set(zmq.SNDHWM, HIGH_WATER_MARK)
         self._socket.set(zmq.RCVHWM, HIGH_WATER_MARK)
         self._socket.set(zmq.LINGER, 0)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        if keys is not None:
+            self._socket.set(zmq.CURVE_SERVERKEY, keys.server)
+            self._socket.set(zmq.CURVE_PUBLICKEY, keys.public)
+            self._socket.set(zmq.CURVE_SECRETKEY, keys.secret)
+        self._monitor = self._socket.get_monitor_socket(WATCHED)
         self._poller = zmq.Poller()
         self._poller.register(wakeup, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -50,7 +61,8 @@ class Link:
         # Rounded up to whole milliseconds, or the last one would be spun away.
         ready = dict(self._poller.poll(math.ceil(timeout_s * 1000)))
         if self._monitor in ready:
-            recv_monitor_message(self._monitor)
+            event = recv_monitor_message(self._monitor)["event"]
+            self.is_stranger = event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
             return False
         return True
 

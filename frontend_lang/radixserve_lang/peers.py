@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from radixserve_lang.tether import Tether
     from radixserve_tokenizer.protocol import Event, Goodbye
 
 _log = logging.getLogger(__name__)
@@ -18,7 +19,7 @@ _log = logging.getLogger(__name__)
 class Peer:
     """A program or a query. `sent`: something of it went over the present connection; `gone`: it has heard `Goodbye`."""
 
-    __slots__ = ("gone", "is_program", "number", "on_event", "sent", "since")
+    __slots__ = ("gone", "is_program", "number", "on_event", "sent", "since", "tether")
 
     def __init__(self, number: int, on_event: Callable[[Event], None], *, is_program: bool) -> None:
         self.number = number
@@ -27,6 +28,8 @@ class Peer:
         self.since = time.monotonic()
         self.sent = False
         self.gone = False
+        self.tether: Tether | None = None
+        """Of a detached program: it outlives the connection."""
 
     def tell(self, event: Event) -> None:
         """Call the owner; its mistakes must not end the I/O thread."""
@@ -68,9 +71,14 @@ class Peers:
             return min((peer.since for peer in self._peers.values() if not peer.sent), default=None)
 
     def open_programs(self) -> list[Peer]:
-        """Programs that the server knows of."""
+        """Programs that the server knows of, and that end with this client."""
         with self._lock:
-            return [peer for peer in self._peers.values() if peer.sent and peer.is_program]
+            return [peer for peer in self._peers.values() if peer.sent and peer.is_program and peer.tether is None]
+
+    def tethered(self) -> list[tuple[Peer, Tether]]:
+        """Detached programs that the server may know of."""
+        with self._lock:
+            return [(peer, peer.tether) for peer in self._peers.values() if peer.sent and peer.tether is not None]
 
     def lose(self, goodbye: Goodbye, *, which: Callable[[Peer], bool]) -> None:
         """Say goodbye to those peers and forget them."""

@@ -15,6 +15,7 @@ from radixserve_tokenizer.protocol import (
     PROTOCOL_VERSION,
     Admitted,
     Append,
+    Attach,
     Cancel,
     Close,
     Credit,
@@ -76,10 +77,15 @@ class FakeServer:
         *,
         heartbeat_s: float = 1.0,
         client_timeout_s: float = 10.0,
+        epoch: str = "",
+        on_attach: Callable[[Attach], list[Event]] = lambda message: [],
+        curve_secret: bytes = b"",
     ) -> None:
         self.url = url
         self.answer = answer
-        self.epoch = uuid.uuid4().hex
+        self.epoch = epoch or uuid.uuid4().hex
+        self.on_attach = on_attach
+        self.curve_secret = curve_secret
         self.heartbeat_s = heartbeat_s
         self.client_timeout_s = client_timeout_s
         self.frames: list[list[FromClient]] = []
@@ -152,6 +158,9 @@ class FakeServer:
         self._socket = context.socket(zmq.ROUTER)
         self._socket.set(zmq.RCVHWM, 10)
         self._socket.set(zmq.LINGER, 0)
+        if self.curve_secret:
+            self._socket.set(zmq.CURVE_SERVER, 1)
+            self._socket.set(zmq.CURVE_SECRETKEY, self.curve_secret)
         self._socket.bind(self.url)
         self._last = b""
         self._ready.set()
@@ -178,24 +187,18 @@ class FakeServer:
     def _hear(self, identity: bytes, message: FromClient) -> None:
         match message:
             case Hello():
-                if self.refuse_hello:
-                    self._emit(Goodbye(epoch=self.epoch, message=self.refuse_hello))
-                else:
-                    self._emit(
-                        Welcome(
-                            version=PROTOCOL_VERSION,
-                            epoch=self.epoch,
-                            model=CARD,
-                            heartbeat_s=self.heartbeat_s,
-                            client_timeout_s=self.client_timeout_s,
-                        )
-                    )
+                self._greet()
             case Ping():
                 self._emit(Pong(epoch=self.epoch))
             case Open():
                 self._owner[message.program] = identity
                 self._credits[message.program] = message.credits
                 self._emit(self.on_open(message))
+            case Attach():
+                self._owner[message.program] = identity
+                self._credits[message.program] = message.credits
+                for event in self.on_attach(message):
+                    self._emit(event)
             case Query():
                 self._emit(self.on_query(message))
             case Gen():
@@ -211,6 +214,20 @@ class FakeServer:
                 pass
             case _:
                 raise AssertionError(message)
+
+    def _greet(self) -> None:
+        if self.refuse_hello:
+            self._emit(Goodbye(epoch=self.epoch, message=self.refuse_hello))
+            return
+        self._emit(
+            Welcome(
+                version=PROTOCOL_VERSION,
+                epoch=self.epoch,
+                model=CARD,
+                heartbeat_s=self.heartbeat_s,
+                client_timeout_s=self.client_timeout_s,
+            )
+        )
 
     def _gen(self, gen: Gen) -> None:
         answer = self.answer(gen)
