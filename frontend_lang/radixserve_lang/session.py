@@ -5,14 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import time
 from typing import TYPE_CHECKING
 
-from radixserve_lang.budget import Budget
-from radixserve_lang.dispatch import Dispatch, skipped
 from radixserve_lang.errors import (
     BranchDroppedError,
-    BudgetExceededError,
     ClientClosedError,
     OpCancelledError,
     OpError,
@@ -23,16 +19,13 @@ from radixserve_lang.errors import (
     ServerGoneError,
 )
 from radixserve_lang.records import BranchRecord, OpRecord
-from radixserve_lang.usage import used
-from radixserve_lang.verdicts import Verdicts
-from radixserve_tokenizer.protocol import Admitted, Cancel, Delta, Done, Drop, Failed, Goodbye, LeaseLost, Refused
+from radixserve_tokenizer.protocol import Admitted, Cancel, Delta, Done, Drop, Failed, Goodbye, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from radixserve_lang.cell import Cell
     from radixserve_lang.client import Client
-    from radixserve_lang.records import Build
     from radixserve_tokenizer.protocol import Event, FromClient, Priority
 
 #: Deltas that may be on their way while somebody iterates; until then the server keeps them, and there are none to handle.
@@ -40,11 +33,7 @@ STREAM_CREDITS = 64
 #: Credits go back in lots of this size.
 CREDIT_LOT = 16
 
-_KINDS: dict[str, type[OpError]] = {
-    "skipped": OpSkippedError,
-    "cancelled": OpCancelledError,
-    "budget_exhausted": BudgetExceededError,
-}
+_KINDS: dict[str, type[OpError]] = {"skipped": OpSkippedError, "cancelled": OpCancelledError}
 
 
 class Session:
@@ -58,21 +47,20 @@ class Session:
         seed: int | None = None,
         priority: Priority = "standard",
         cache_salt: str = "",
-        budget: Budget | None = None,
         detached_ttl_s: float = 0.0,
         resume_key: str = "",
         on_root_value: Callable[[Cell], None] | None = None,
     ) -> None:
+        self.in_order = threading.RLock()
+        """Held from numbering an op until it is sent: the server takes numbers only in order, whichever thread sends."""
         self._lock = threading.Lock()
-        self._records: list[OpRecord] = []
+        self._ops: dict[int, OpRecord] = {}
         self._over: ProgramError | None = None
         self._seen: set[int] = set()  # ids of errors that the records hold
         self._num_streams = 0
         self._num_consumed = 0
         self._granted = False
         self._on_root_value = on_root_value
-        self._budget = budget or Budget()
-        self._began = time.monotonic()
         self.root = BranchRecord(number=0, path=())
         self.channel = client.open(
             self._on_event,
@@ -81,40 +69,33 @@ class Session:
             priority=priority,
             cache_salt=cache_salt,
             credits=0,
-            budget=None if budget is None else budget.on_the_wire(),
             detached_ttl_s=detached_ttl_s,
             resume_key=resume_key,
         )
-        self._dispatch = Dispatch(self.channel)
-        self.in_order = self._dispatch.in_order
-        """Held while an op is made: what belongs together is numbered and sent together, whichever thread sends."""
-        self.verdicts = Verdicts(self._dispatch)
-        """Values that are judged before anything goes on from them."""
 
     # ---- what states do --------------------------------------------------------------------------------------------
 
-    def check_usable(self, branch: BranchRecord, place: str) -> None:
-        """Raise `BranchDroppedError` or `ProgramEndedError` when nothing can be done on the branch any more; `place` is what was to be done."""
+    def next_op(self, branch: BranchRecord) -> int:
+        """The number of a new op; raises `BranchDroppedError` or `ProgramEndedError` when the branch can't be used any more."""
         if isinstance(self._over, ProgramEndedError):
-            raise self._over.at(place, "")
+            raise self._over.at("", "")
         if branch.closed:
-            raise BranchDroppedError(
-                f"{place}: this branch can't be used any more: {branch.closed}. Use it before that, or fork a new one."
-            )
+            raise BranchDroppedError(f"this branch can't be used any more: {branch.closed}")
+        return self.channel.next_op()
 
-    def submit(self, record: OpRecord, build: Build) -> None:
-        """Send an op, or keep it until it may be sent; it leaves with what follows it. Raises ValueError for what can't be sent."""
+    def submit(self, record: OpRecord, message: FromClient) -> None:
+        """Send an op; it leaves with what follows it. Raises ValueError for what can't be sent."""
         branch = record.branch
         with self._lock:
-            self._records.append(record)
+            self._ops[record.number] = record
             branch.ops.append(record)
             over = self._over
         try:
             if over is None:
-                self._dispatch.submit(record, build)
-        except BaseException:
+                self._send(message)
+        except ValueError:
             with self._lock:
-                self._records.remove(record)
+                del self._ops[record.number]
                 branch.ops.remove(record)
             raise
         if over is not None and record.cell is not None:
@@ -142,12 +123,9 @@ class Session:
         for branch in closing:
             for record in branch.ops:
                 if record.cell is not None:
-                    error = OpCancelledError(
-                        record.kind, record.where, "cancelled", reason, status=499, partial=record.cell.text
+                    record.cell.settle(
+                        OpCancelledError(record.kind, record.where, "cancelled", reason, status=499, partial=record.cell.text)
                     )
-                    if record.cell.settle(error):
-                        record.failure = error
-        self._dispatch.forget(closing)
         if self._over is None:
             message = Drop if drop else Cancel
             numbers = tuple(branch.number for branch in closing)
@@ -162,16 +140,12 @@ class Session:
         """The user has been told of this error, and so of its causes."""
         while error is not None:
             self._seen.add(id(error))
-            if isinstance(error, BudgetExceededError):
-                self._budget_seen = True
-            if error in self._refused:
-                self._dispatch.heal(self._refused[error])
             error = error.__cause__
 
     def unread_failure(self) -> OpError | ProgramError | None:
         """The first failure that nobody has seen, of a branch that is still open."""
         with self._lock:
-            records = list(self._records)
+            records = list(self._ops.values())
         for record in records:
             failure = record.failure if record.cell is None else record.cell.outcome
             if not isinstance(failure, OpError | ProgramError) or _is_echo(failure):
