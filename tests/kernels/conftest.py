@@ -99,4 +99,4 @@ def make_cpu(kernel_cache):
     if not isas:
         pytest.skip("no compiled kernels for this processor")
     cpu_or_skip(isas[0])
-    return lambda spec, threads=2, isa=None: CpuBackend(spec, threads, kernel_cache, isa=isa)
+    return lambda spec, threads=2, isa=None, **options: CpuBackend(spec, threads, kernel_cache, isa=isa, **options)

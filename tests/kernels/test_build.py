@@ -170,6 +170,6 @@ def test_flashinfer_plans_once_a_step(emulator, batches):
 
 def test_sources_are_in_the_package():
     folder = Path(build_module.__file__).parent / "csrc"
-    assert {"attention.cpp", "fused.cpp", "gemm.h", "plan.cpp", "plan.h", "threads.h", "vec.h"} == {
+    assert {"attention.cpp", "fused.cpp", "gemm.h", "plan.cpp", "plan.h", "threads.h", "vec.h"} <= {
         p.name for p in folder.iterdir()
     }

@@ -48,8 +48,15 @@ class CpuBackend(Backend):
     name = "cpu"
 
     def __init__(
-        self, spec: AttentionSpec, num_threads: int = 0, cache_dir: Path | None = None, *, isa: Isa | None = None
+        self,
+        spec: AttentionSpec,
+        num_threads: int = 0,
+        cache_dir: Path | None = None,
+        *,
+        isa: Isa | None = None,
+        cascade: bool = True,
     ) -> None:
+        """`cascade`: sequences whose page tables begin alike share passes over these pages. Results are the same bits without."""
         check_spec(spec)
         if spec.head_dim % 16:
             raise UnsupportedShapeError(
@@ -59,11 +66,12 @@ class CpuBackend(Backend):
         self.num_threads = num_threads or torch.get_num_threads()
         library, self.isa = load_library(cache_dir or default_cache_dir(), isa)
         self._attend, self._build_plan = library.rs_attend, library.rs_plan_build
+        self._planned_keys = library.rs_plan_keys
         self._rms_norm, self._add_rms_norm = library.rs_rms_norm, library.rs_add_rms_norm
         self._rotary, self._silu_mul = library.rs_rotary, library.rs_silu_mul
         self._copy_pages, self._prefer_huge_pages = library.rs_copy_pages, library.rs_prefer_huge_pages
         self._plan: int = library.rs_plan_create(
-            spec.num_q_heads, spec.num_kv_heads, spec.head_dim, spec.scale, spec.sliding_window, self.num_threads
+            spec.num_q_heads, spec.num_kv_heads, spec.head_dim, spec.scale, spec.sliding_window, self.num_threads, cascade
         )
         if not self._plan:
             raise MemoryError("no memory for an attention plan")
@@ -114,6 +122,11 @@ class CpuBackend(Backend):
         if error:
             raise ValueError(_PLAN_ERRORS[error])
         self._num_tokens = tokens
+
+    @property
+    def planned_keys(self) -> int:
+        """Keys that the prepared step reads, summed over KV heads and passes: each pass that sequences share counts once."""
+        return int(self._planned_keys(self._plan))
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """See Backend. The heads of a token must lie side by side (else they are copied); tokens may be strided."""

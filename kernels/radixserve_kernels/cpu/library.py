@@ -21,9 +21,10 @@ _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_float
 #: Result and arguments of every function that the backend calls.
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "rs_use_openmp": (None, [_P, _P, _P, _P]),
-    "rs_plan_create": (_P, [_I, _I, _I, _F, _I, _I]),
+    "rs_plan_create": (_P, [_I, _I, _I, _F, _I, _I, _I]),
     "rs_plan_destroy": (None, [_P]),
     "rs_plan_build": (_I, [_P, _I, _I, _P, _P, _P, _P, _P, _I, _L]),
+    "rs_plan_keys": (_L, [_P]),
     "rs_attend": (None, [_P, _I, _I, _P, _P, _P, _L, _P, _L, _P, _L, _P]),
     "rs_rms_norm": (None, [_I, _I, _P, _L, _L, _P, _P, _L, _L, _I, _F, _I]),
     "rs_add_rms_norm": (None, [_I, _I, _P, _P, _P, _L, _I, _F, _I]),
