@@ -69,5 +69,11 @@ class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     public_prefixes: tuple[PublicPrefix, ...] = ()
     max_queued_tokens: int = 0
     """Uncached prompt tokens that may wait before new programs are refused with 503; 0: no limit."""
+    max_detached: int = 256
+    """Programs of one tenant that may outlive their connection."""
+    max_detached_bytes: int = 16 << 20
+    """Of outcomes that one of them keeps for its next client; beyond that the oldest are forgotten."""
+    max_detached_bytes_of_tenant: int = 64 << 20
+    """The same of all of a tenant's."""
     usage_db: str = ""
     """SQLite file that keeps the accounts across restarts; empty: in memory alone."""

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import logging
 import secrets
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radixserve_runtime import protocol as runtime
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.link import RuntimeLink
-from radixserve_tokenizer.programs.admission import Admission
+from radixserve_tokenizer.programs.attachment import Attachment
+from radixserve_tokenizer.programs.bundle import build_services
 from radixserve_tokenizer.programs.clients import Client
 from radixserve_tokenizer.programs.enforcement import Enforcement
 from radixserve_tokenizer.programs.errors import OpError
 from radixserve_tokenizer.programs.executor import Executor
-from radixserve_tokenizer.programs.grammars import GrammarDesk
+from radixserve_tokenizer.programs.greeting import welcome
 from radixserve_tokenizer.programs.intake import Intake
 from radixserve_tokenizer.programs.outcomes import Outcomes
 from radixserve_tokenizer.programs.queries import Queries
-from radixserve_tokenizer.programs.services import Services
 from radixserve_tokenizer.programs.tasks import Tasks
-from radixserve_tokenizer.tenants.accounts import Accounts
-from radixserve_tokenizer.tenants.identity import Tenants
-from radixserve_tokenizer.tenants.leases import Leases
-from radixserve_tokenizer.tenants.publics import PublicPrefixes
-from radixserve_tokenizer.tenants.slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from radixserve_tokenizer.config import TokenizerConfig
     from radixserve_tokenizer.programs.grammars import Compiler
+    from radixserve_tokenizer.programs.services import Services
     from radixserve_tokenizer.programs.transcript import TextModel
 
 logger = logging.getLogger(__name__)
@@ -62,11 +57,12 @@ class Core:
                 eos_token_ids=tokenizer.eos_token_ids,
             )
         )
-        self._services = _services(config, text, self.link, compiler, clock)
+        self._services = build_services(config, text, self.link, compiler, clock)
         self._outcomes = Outcomes(self._services)
         self._tasks = Tasks(self._services, self._outcomes)
         self._executor = Executor(self._services, self._outcomes, self._tasks)
-        self._intake = Intake(self._services, self._outcomes)
+        self._attachment = Attachment(self._services, self._outcomes)
+        self._intake = Intake(self._services, self._outcomes, self._attachment)
         self._enforcement = Enforcement(self._services, self._outcomes)
         self._queries = Queries(self._services)
         self._clients: dict[bytes, Client] = {}
@@ -105,14 +101,16 @@ class Core:
         client.events.append(wire.Failed(program=-1, op=-1, code="malformed", message=reason, status=400))
 
     def drop_client(self, identity: bytes, why: str) -> None:
-        """A client is gone: its programs are cancelled and forgotten."""
+        """A client is gone: its programs are cancelled and forgotten, but for those that are detached."""
         client = self._clients.pop(identity, None)
         if client is None:
             return
-        level = logging.WARNING if client.programs else logging.INFO
-        logger.log(level, "client %s dropped (%s); %d programs ended", identity.hex(), why, len(client.programs))
-        for program in list(client.programs.values()):
+        programs = list(client.programs.values())
+        ended = [program for program in programs if not self._attachment.park(program)]
+        for program in ended:
             self._outcomes.end(program)
+        level, parked = logging.WARNING if ended else logging.INFO, len(programs) - len(ended)
+        logger.log(level, "client %s dropped (%s); %d programs ended, %d go on", identity.hex(), why, len(ended), parked)
         self._run()
 
     @property
@@ -197,28 +195,9 @@ class Core:
             client.events.append(goodbye)
 
     def _welcome(self, client: Client, model: runtime.ModelInfo) -> None:
-        tokenizer = self._text.tokenizer
         client.greeting_due = False
         client.last_heard = self._services.clock()
-        card = wire.ModelCard(
-            name=self._config.model_name,
-            architecture=model.architecture,
-            max_context=model.max_context,
-            vocab_size=tokenizer.vocab_size,
-            dtype=model.dtype,
-            fingerprint=tokenizer.fingerprint,
-            eos_token_ids=tokenizer.eos_token_ids,
-            has_chat_template=self._text.template is not None,
-        )
-        client.events.append(
-            wire.Welcome(
-                version=wire.PROTOCOL_VERSION,
-                epoch=self.epoch,
-                model=card,
-                heartbeat_s=self._config.heartbeat_s,
-                client_timeout_s=self._config.client_timeout_s,
-            )
-        )
+        client.events.append(welcome(self._config, self._text, model, self.epoch))
 
     # ---- the runtime ----------------------------------------------------------------------------------------------
 
@@ -332,6 +311,7 @@ class Core:
             for c in self._clients.values()
             if not c.greeting_due and now - c.last_heard > self._config.client_timeout_s
         ]
+        self._attachment.tick(now)
         for identity in silent:
             self.drop_client(identity, f"silent for {self._config.client_timeout_s:g} s")
 
@@ -350,32 +330,6 @@ class Core:
                 self._executor.run(self._turn_ends)
         except Exception:  # ops are settled where they fail; what comes here is a bug in that, and the loop must go on
             logger.exception("an op could not be settled")
-
-
-def _services(
-    config: TokenizerConfig, text: TextModel, link: RuntimeLink, compiler: Compiler, clock: Callable[[], float]
-) -> Services:
-    accounts = Accounts(Path(config.usage_db) if config.usage_db else None)
-    slots = Slots()
-    admission = Admission(
-        max_programs=config.max_programs,
-        max_queued=config.max_queued,
-        max_queued_tokens=config.max_queued_tokens,
-        slots=slots,
-    )
-    return Services(
-        config=config,
-        text=text,
-        link=link,
-        admission=admission,
-        grammars=GrammarDesk(compiler),
-        clock=clock,
-        accounts=accounts,
-        tenants=Tenants(config.tenants, accounts, clock()),
-        slots=slots,
-        leases=Leases(link, clock),
-        publics=PublicPrefixes(config.public_prefixes, text),
-    )
 
 
 def _internal(message: wire.FromClient, error: Exception) -> wire.Event:

@@ -18,6 +18,7 @@ from radixserve_tokenizer.programs.seeds import random_seed
 from radixserve_tokenizer.programs.transcript import Transcript
 
 if TYPE_CHECKING:
+    from radixserve_tokenizer.programs.attachment import Attachment
     from radixserve_tokenizer.programs.clients import Client
     from radixserve_tokenizer.programs.outcomes import Outcomes
     from radixserve_tokenizer.programs.seeds import BranchPath
@@ -31,9 +32,10 @@ _MAX_PENDING_OPS = 65_536
 class Intake:
     """Opens and closes programs, and queues ops on their branches."""
 
-    def __init__(self, services: Services, outcomes: Outcomes) -> None:
+    def __init__(self, services: Services, outcomes: Outcomes, attachment: Attachment) -> None:
         self._services = services
         self._outcomes = outcomes
+        self._attachment = attachment
 
     def take(self, client: Client, message: wire.FromClient) -> None:
         """Take a message in that is about a program."""
@@ -50,8 +52,7 @@ class Intake:
                 elif isinstance(message, wire.Close):
                     client.forget_refused(message.program)
             case wire.Attach():
-                text = "detached programs are not supported by this server"
-                client.events.append(wire.Refused(program=message.program, status=400, code="unsupported", message=text))
+                self._attachment.attach(client, message)
             case wire.Hello() | wire.Ping() | wire.Query():
                 raise AssertionError("not about a program")
             case _:
@@ -76,7 +77,7 @@ class Intake:
             unknown = invalid_key()
             self._refuse(client, number, None, Refusal(unknown.status, unknown.code, unknown.message))
             return
-        refusal = services.admission.refusal(tenant, NO_NEEDS, services.clock())
+        refusal = services.admission.refusal(tenant, NO_NEEDS, services.clock()) or services.detached.refusal(tenant, message)
         if refusal is not None:
             self._refuse(client, number, tenant, refusal)
             return
@@ -99,6 +100,8 @@ class Intake:
         root = self._branch(program, message.branch, ())
         root.born = True
         client.programs[number] = program
+        if message.detached_ttl_s:
+            services.detached.opened(program, message)
         if services.admission.needs_tokens(tenant):
             client.undecided[program] = None
         else:
@@ -186,6 +189,8 @@ class Intake:
             if not client.was_refused(op.program):
                 text = f"program {op.program} is not open on this connection"
                 self._fail(client, op.program, op.op, OpError(text, code="unknown_program", status=404, param="program"), op)
+            return
+        if op.op <= program.last_resent:
             return
         try:
             branch = self._check(program, op)

@@ -158,6 +158,7 @@ class Outcomes:
         program.client.undecided.pop(program, None)
         self._services.undecided.pop(program, None)
         self._services.budgets.forget(program)
+        self._services.detached.forget(program)
         if program.is_admitted:
             self._services.admission.close(program.uid)
 

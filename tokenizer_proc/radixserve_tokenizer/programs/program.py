@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
+from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.programs.budget import ProgramBudget
+from radixserve_tokenizer.programs.generation import Generation
 
 if TYPE_CHECKING:
     from radixserve_runtime.protocol import Owner
     from radixserve_tokenizer.programs.branch import Branch, Poison
     from radixserve_tokenizer.programs.clients import Client
-    from radixserve_tokenizer.programs.generation import Generation
+    from radixserve_tokenizer.programs.journal import Journal
     from radixserve_tokenizer.protocol import Event
     from radixserve_tokenizer.tenants.identity import Tenant
 
 MAX_CREDITS = 1 << 31
+
+E = TypeVar("E", bound=wire.Message)
 
 
 @dataclass(slots=True)
@@ -53,6 +59,10 @@ class Program:
     streams: dict[Generation, None] = field(default_factory=dict["Generation", None])
     """Generations with output that no `Delta` carries yet, in the order in which they got it."""
     last_op: int = -1
+    last_resent: int = -1
+    """Ops up to this one may come a second time, from a client that has taken the program up again: they are ignored."""
+    journal: Journal | None = None
+    """Of a program that may outlive its connection."""
     num_pending_ops: int = 0
     is_admitted: bool = False
     """Until then its appends are carried out, so that its prompts are known, and nothing goes to its client."""
@@ -62,7 +72,29 @@ class Program:
 
     def tell(self, event: Event) -> None:
         """Send an event to its client; before it is admitted, keep it for then."""
+        event = self.numbered(event)
+        if self.journal is not None:
+            if isinstance(event, wire.Delta):
+                delta = self.journal.pass_on(event.op, event)
+                if delta is None:
+                    return
+                event = self.numbered(delta)
+            else:
+                self.journal.note(event)
         (self.client.events if self.is_admitted else self._untold).append(event)
+
+    def numbered(self, event: E) -> E:
+        """The event under the number by which its client knows the program now."""
+        if getattr(event, "program", self.number) == self.number:
+            return event
+        return msgspec.structs.replace(event, program=self.number)
+
+    def stream_again(self) -> None:
+        """Another client listens: what streams begins anew for it."""
+        for branch in self.branches.values():
+            task = branch.task
+            if isinstance(task, Generation) and task.op.stream:
+                self.note_output(task)
 
     def admit(self, event: Event) -> None:
         """It is admitted: say so, and then what has been kept."""
@@ -93,6 +125,8 @@ class Program:
             generation = next(iter(self.streams))
             del self.streams[generation]
             delta = generation.take_delta()
+            if self.journal is not None:
+                delta = self.journal.pass_on(generation.op.op, delta)
             if delta is not None:
                 self.credits -= 1
-                events.append(delta)
+                events.append(self.numbered(delta))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.link import RuntimeLink
     from radixserve_tokenizer.programs.admission import Admission
     from radixserve_tokenizer.programs.branch import Branch
+    from radixserve_tokenizer.programs.detached import Detached
     from radixserve_tokenizer.programs.grammars import GrammarDesk
     from radixserve_tokenizer.programs.program import Program
     from radixserve_tokenizer.programs.transcript import TextModel
@@ -46,6 +47,7 @@ class Services:
     slots: Slots
     leases: Leases
     publics: PublicPrefixes
+    detached: Detached
     groups: Groups = field(init=False)
     runnable: deque[Branch] = field(default_factory=deque["Branch"])
     """Branches whose next op may be able to begin."""

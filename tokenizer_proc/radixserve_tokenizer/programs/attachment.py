@@ -1,0 +1,106 @@
+"""Programs lose their connection and get another one."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.programs.clients import Client
+from radixserve_tokenizer.programs.errors import OpError, invalid_key
+from radixserve_tokenizer.programs.program import MAX_CREDITS
+
+if TYPE_CHECKING:
+    from radixserve_tokenizer.programs.outcomes import Outcomes
+    from radixserve_tokenizer.programs.program import Program
+    from radixserve_tokenizer.programs.services import Services
+
+logger = logging.getLogger(__name__)
+
+
+class Attachment:
+    """Parks detached programs whose client is gone, gives them to who shows their key, and ends them when their time is over."""
+
+    def __init__(self, services: Services, outcomes: Outcomes) -> None:
+        self._services = services
+        self._outcomes = outcomes
+
+    def park(self, program: Program) -> bool:
+        """Its client is gone. False if it was not opened to outlive that."""
+        if program.journal is None or not program.is_admitted:
+            return False
+        _let_go(program)
+        program.journal.is_parked = True
+        program.client = Client(b"", math.inf)
+        program.client.programs[program.number] = program
+        program.credits = 0
+        self._services.detached.park(program, self._services.clock())
+        return True
+
+    def tick(self, now: float) -> None:
+        """End what nobody came back for."""
+        for program, until in list(self._services.detached.parked.items()):
+            program.client.events.clear()
+            if now >= until:
+                logger.info("a detached program of tenant %r was not taken up again in time", program.tenant.name)
+                self._outcomes.end(program)
+
+    def attach(self, client: Client, message: wire.Attach) -> None:
+        """Take up a program, whether its old connection is known to be gone or not."""
+        try:
+            program = self._wanted(client, message)
+        except OpError as error:
+            client.note_refused(message.program)
+            client.events.append(
+                wire.Refused(program=message.program, status=error.status, code=error.code, message=error.message)
+            )
+            return
+        assert program.journal is not None
+        old, old_number = program.client, program.number
+        _let_go(program)
+        if self._services.detached.parked.pop(program, None) is None and (old, old_number) != (client, message.program):
+            text = "another connection has taken this program over"
+            old.note_refused(old_number)
+            old.events.append(wire.Failed(program=old_number, op=-1, code="taken_over", message=text, status=409))
+        client.forget_refused(message.program)
+        client.programs[message.program] = program
+        program.client, program.number = client, message.program
+        program.credits = min(message.credits, MAX_CREDITS)
+        program.last_resent = program.last_op
+        client.events.append(_attached(program))
+        client.events.extend(program.numbered(event) for event in program.journal.replay(program.number, message.from_op))
+        program.stream_again()
+
+    def _wanted(self, client: Client, message: wire.Attach) -> Program:
+        """The program that is meant; raises `OpError`, which does not tell why there is none."""
+        if message.credits < 0:
+            raise OpError(f"credits must be 0 or more, not {message.credits}", param="credits")
+        tenant = self._services.tenants.identify(message.api_key)
+        if tenant is None:
+            raise invalid_key()
+        program = self._services.detached.find(tenant, message.resume_key)
+        if program is None or not program.is_admitted:
+            text = "no program can be taken up with this key: it never was, has been closed, or its time is over"
+            raise OpError(text, code="unknown_program", status=404, param="resume_key")
+        taken = client.programs.get(message.program)
+        if taken is not None and taken is not program:
+            text = f"program {message.program} is open already: count program numbers up"
+            raise OpError(text, code="duplicate_program", param="program")
+        return program
+
+
+def _let_go(program: Program) -> None:
+    """Its client knows it no more."""
+    client = program.client
+    client.programs.pop(program.number, None)
+    client.streaming.pop(program, None)
+
+
+def _attached(program: Program) -> wire.Attached:
+    return wire.Attached(
+        program=program.number,
+        next_op=program.last_op + 1,
+        next_var=max(program.variables, default=-1) + 1,
+        next_branch=max(max(program.branches, default=-1), max(program.dropped, default=-1)) + 1,
+    )
