@@ -65,8 +65,8 @@ class CostModel:
     Steps are averaged in buckets of alike steps and the four coefficients fitted to the buckets by least squares of the
     *relative* error, drawn slightly to a prior. Averages in buckets keep a thousand equal decode steps from drowning
     the few that carry prefill; the relative error, and a bucket's mean that follows a faster step at once and a slower
-    one slowly, make warm-up and stalls weigh little. Fitting takes some ten microseconds and happens only when a
-    prediction is asked for after new steps.
+    one slowly, make warm-up and stalls weigh little. The fit's sums are kept up with every step, so fitting costs the same
+    however many kinds of steps there were, and happens only when a prediction is asked for after new steps.
     """
 
     def __init__(self) -> None:
@@ -74,6 +74,7 @@ class CostModel:
         self._coefficients: tuple[float, ...] = _PRIOR
         self._stale = False
         self._step = 0
+        self._sums = _NormalEquations()
 
     @property
     def coefficients(self) -> tuple[float, ...]:
@@ -89,16 +90,23 @@ class CostModel:
             return
         self._step += 1
         self._stale = True
-        vector = features.vector()
         bucket = self._buckets.get(features.bucket())
         if bucket is None:
-            self._buckets[features.bucket()] = _Bucket(vector, duration_s, 1, self._step)
-            return
+            bucket = self._buckets[features.bucket()] = _Bucket(features.vector(), duration_s, 1, self._step)
+        else:
+            self._sums.add(bucket, -1.0)
+            self._average(bucket, features, duration_s)
+        if self._step % _FORGET_STEPS:
+            self._sums.add(bucket, 1.0)
+        else:
+            self._sums = _NormalEquations.of(self._buckets.values(), self._step)
+
+    def _average(self, bucket: _Bucket, features: StepFeatures, duration_s: float) -> None:
         faster = duration_s < bucket.duration_s
         rate = 0.5 if faster and bucket.count < 4 else 0.2 if faster else 0.1
         duration_s = min(duration_s, 2 * bucket.duration_s)
         bucket.duration_s += rate * (duration_s - bucket.duration_s)
-        bucket.mean = tuple(old + rate * (new - old) for old, new in zip(bucket.mean, vector, strict=True))
+        bucket.mean = tuple(old + rate * (new - old) for old, new in zip(bucket.mean, features.vector(), strict=True))
         bucket.count += 1
         bucket.last_step = self._step
 
@@ -128,22 +136,48 @@ class CostModel:
         return per_token * count + per_pair * count * (start + count / 2)
 
     def _fit(self) -> tuple[float, ...]:
-        matrix = [[0.0] * 4 for _ in range(4)]
-        target = [0.0] * 4
-        # In units of the prior, so that all four unknowns are about 1.
-        for bucket in self._buckets.values():
-            age = (self._step - bucket.last_step) / _FORGET_STEPS
-            weight = min(bucket.count, _MAX_WEIGHT) * 0.5**age
-            row = [x * prior / bucket.duration_s for x, prior in zip(bucket.mean, _PRIOR, strict=True)]
-            for i in range(4):
-                target[i] += weight * row[i]
-                for j in range(4):
-                    matrix[i][j] += weight * row[i] * row[j]
-        for i in range(4):
-            matrix[i][i] += _PRIOR_WEIGHT
-            target[i] += _PRIOR_WEIGHT
-        scaled = _solve_nonnegative(matrix, target)
+        scaled = _solve_nonnegative(*self._sums.with_prior(self._step))
         return tuple(value * prior for value, prior in zip(scaled, _PRIOR, strict=True))
+
+
+class _NormalEquations:
+    """Sums over the buckets, weighted by how often and how lately each was seen: those of least squares, in units of the prior.
+
+    A bucket's weight halves in every `_FORGET_STEPS` steps in which it isn't seen. Here it is instead the new ones that count more, relative
+    to a step `since`, so that nothing but the bucket that was seen has to be touched. The sums are made anew before the
+    weights get large.
+    """
+
+    def __init__(self, since: int = 0) -> None:
+        self._since = since
+        self._matrix = [[0.0] * 4 for _ in range(4)]
+        self._target = [0.0] * 4
+
+    @staticmethod
+    def of(buckets: Iterable[_Bucket], step: int) -> _NormalEquations:
+        """Of all buckets."""
+        sums = _NormalEquations(step)
+        for bucket in buckets:
+            sums.add(bucket, 1.0)
+        return sums
+
+    def add(self, bucket: _Bucket, sign: float) -> None:
+        """Add a bucket as it is now, or take it out again (-1)."""
+        weight = sign * min(bucket.count, _MAX_WEIGHT) * 2.0 ** ((bucket.last_step - self._since) / _FORGET_STEPS)
+        row = [x * prior / bucket.duration_s for x, prior in zip(bucket.mean, _PRIOR, strict=True)]
+        for i in range(4):
+            self._target[i] += weight * row[i]
+            for j in range(4):
+                self._matrix[i][j] += weight * row[i] * row[j]
+
+    def with_prior(self, step: int) -> tuple[list[list[float]], list[float]]:
+        """Matrix and right-hand side at a step, drawn slightly to the prior."""
+        scale = 2.0 ** ((self._since - step) / _FORGET_STEPS)
+        matrix = [
+            [scale * value + (_PRIOR_WEIGHT if i == j else 0.0) for j, value in enumerate(row)]
+            for i, row in enumerate(self._matrix)
+        ]
+        return matrix, [scale * value + _PRIOR_WEIGHT for value in self._target]
 
 
 def _solve_nonnegative(matrix: list[list[float]], target: list[float]) -> list[float]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 from typing import Any
 
 import pytest
 
 from radixserve_runtime.scheduler.budget import StepBudget
-from radixserve_runtime.scheduler.cost import CostModel, StepFeatures
+from radixserve_runtime.scheduler.cost import CostModel, StepFeatures, _NormalEquations
 from tests.runtime.scheduler.harness import Machine, cpu_like, prompt
 
 
@@ -108,6 +109,52 @@ def test_costs_are_learned_whatever_comes_first() -> None:
         model.observe(StepFeatures(rows, prefill, pairs), stalled * cpu_like(rows, prefill, pairs))
     for rows, prefill, pairs in ((8, 0, 2400.0), (8, 32, 34_400.0), (1, 200, 400_000.0), (16, 0, 4800.0)):
         assert model.predict(StepFeatures(rows, prefill, pairs)) == pytest.approx(cpu_like(rows, prefill, pairs), rel=0.15)
+
+
+def learned(num_steps: int) -> CostModel:
+    """A model that has seen steps of very different kinds."""
+    source, model = random.Random(0), CostModel()
+    for _ in range(num_steps):
+        rows, tokens, start = (
+            source.randrange(1, 64),
+            source.randrange(512) * source.randrange(2),
+            source.randrange(1 << source.randrange(1, 14)),
+        )
+        features = StepFeatures(rows, tokens, float((rows + tokens) * start))
+        model.observe(features, cpu_like(rows, tokens, features.pairs) * source.uniform(0.8, 1.3))
+    return model
+
+
+def test_sums_that_are_kept_up_are_those_of_all_buckets() -> None:
+    """Also across the steps at which they are made anew."""
+    for num_steps in (1, 100, 4095, 4096, 9000):
+        model = learned(num_steps)
+        matrix, target = model._sums.with_prior(num_steps)
+        expected = _NormalEquations.of(model._buckets.values(), num_steps).with_prior(num_steps)
+        assert target == pytest.approx(expected[1], rel=1e-9)
+        for row, wanted in zip(matrix, expected[0], strict=True):
+            assert row == pytest.approx(wanted, rel=1e-9)
+
+
+def test_learning_a_step_costs_the_same_however_many_kinds_were_seen() -> None:
+    def calls(model: CostModel) -> int:
+        count = 0
+
+        def profile(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(profile)
+        try:
+            model.observe(StepFeatures(4, 0, 400.0), 0.02)
+            _ = model.coefficients
+        finally:
+            sys.setprofile(None)
+        return count
+
+    few, many = learned(20), learned(3000)
+    assert len(many._buckets) > 100
+    assert calls(many) <= 2 * calls(few)
 
 
 def test_prefill_within_inverts_the_prediction() -> None:
