@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -11,6 +12,7 @@ from fastapi import Request, Response
 
 from radixserve.http.auth import api_key
 from radixserve.http.bridge import RunningPrograms
+from radixserve.http.extension import find_extension
 from radixserve.http.metrics import RequestTimer
 from radixserve.http.program import Opening
 from radixserve.http.ratelimits import ratelimit_headers
@@ -20,6 +22,7 @@ from radixserve_tokenizer.protocol import Done
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from radixserve.http.extension import Extension
     from radixserve.http.program import ProgramSpec
     from radixserve.http.schemas import SamplingRequest
     from radixserve.http.state import ServerState
@@ -61,10 +64,30 @@ def opening(http: Request, request: SamplingRequest) -> Opening:
 async def respond(
     http: Request, state: ServerState, request: SamplingRequest, specs: list[ProgramSpec], writer: Writer
 ) -> Response:
+    """Answer a chat or completions request."""
+    num_choices = sum(spec.n for spec in specs)
+    extension = find_extension(http.headers, request.radixserve, num_choices=num_choices)
+    return await run(http, state, specs, opening(http, request), writer, extension=extension, stream=bool(request.stream))
+
+
+async def run(
+    http: Request,
+    state: ServerState,
+    specs: list[ProgramSpec],
+    how: Opening,
+    writer: Writer,
+    *,
+    extension: Extension,
+    stream: bool,
+) -> Response:
     """Run the programs and answer, whole or as a stream. A client that goes away ends them."""
-    programs = RunningPrograms(state.client, specs, opening(http, request), state.config)
-    timer = RequestTimer(state.metrics, streamed=bool(request.stream))
-    if request.stream:
+    visit = state.agents.visit(how.api_key, extension)
+    if visit is not None:
+        how = replace(how, group=visit.group)
+        specs = [replace(spec, lease_s=extension.lease_s) for spec in specs]
+    programs = RunningPrograms(state.client, specs, how, state.config, visit)
+    timer = RequestTimer(state.metrics, streamed=stream)
+    if stream:
         return ProgramStream(programs, writer, timer)
     choices = await until_disconnect(http.receive, _collect(programs, timer))
     headers = ratelimit_headers(programs.limits)

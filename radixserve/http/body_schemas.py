@@ -83,4 +83,15 @@ PROMPT: dict[str, Any] = {
     "description": "Text, token ids, or a list of either. None may be empty.",
     **one_of(_TEXT, {"type": "array", "minItems": 1, "items": _TEXT}, _IDS, {"type": "array", "minItems": 1, "items": _IDS}),
 }
+EXTENSION = nullable(
+    {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "program_id": nullable({"type": "string", "minLength": 1, "maxLength": 128}),
+            "parent": nullable({"type": "string", "minLength": 1, "maxLength": 128}),
+            "lease_s": nullable({"type": "number", "minimum": 0, "maximum": 3600}),
+        },
+    }
+)
 STOP = one_of(_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"})

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Literal, Self
 
+    from radixserve.http.agent_programs import Visit
     from radixserve.http.config import HttpConfig
     from radixserve.http.program import Opening, ProgramSpec
     from radixserve_tokenizer.protocol import Event, FromClient, Priority, RateLimits, Welcome
@@ -91,11 +92,21 @@ class RunningPrograms:
     Choices are numbered through, prompt by prompt. Any failure of any of them is raised as an `ApiError`.
     """
 
-    def __init__(self, client: ClientLike, specs: Sequence[ProgramSpec], opening: Opening, config: HttpConfig) -> None:
+    def __init__(
+        self,
+        client: ClientLike,
+        specs: Sequence[ProgramSpec],
+        opening: Opening,
+        config: HttpConfig,
+        visit: Visit | None = None,
+    ) -> None:
+        """`visit`: whose request it is, if it belongs to an agent program; the only channel may then be kept after the answer."""
         self._client = client
         self._specs = specs
         self._opening = opening
         self._config = config
+        self._visit = visit
+        self._is_kept = False
         self._events: asyncio.Queue[_Arrival] = asyncio.Queue()
         self._held: deque[_Arrival] = deque()
         self._channels: list[ChannelLike] = []
@@ -117,6 +128,8 @@ class RunningPrograms:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None and self._unfinished == 0 and self._visit is not None and self._visit.keeps:
+            self._keep(self._visit)
         self._close()
 
     async def admitted(self) -> None:
@@ -131,6 +144,8 @@ class RunningPrograms:
             raise UnavailableError("The engine did not answer in time. Try again.", code="engine_timeout") from None
         while silent:
             await self._look_ahead(silent)
+        if self._visit is not None:
+            self._visit.begun()
 
     def __aiter__(self) -> Self:
         return self
@@ -168,7 +183,7 @@ class RunningPrograms:
         try:
             for index, spec in enumerate(self._specs):
                 channel = self._client.open(
-                    _crossing(loop, self._events, index),
+                    _crossing(loop, self._arrived, index),
                     api_key=opening.api_key,
                     seed=opening.seed,
                     priority=opening.priority,
@@ -186,6 +201,18 @@ class RunningPrograms:
             raise UnavailableError(f"The engine can't be reached: {error}", code="connection_lost") from error
         except ValueError as error:
             raise BadRequestError(f"The request can't be sent to the engine: {error}") from error
+
+    def _arrived(self, arrival: _Arrival) -> None:
+        if self._is_kept and self._visit is not None:
+            self._visit.heard(arrival.event)
+        else:
+            self._events.put_nowait(arrival)
+
+    def _keep(self, visit: Visit) -> None:
+        self._is_kept = True
+        visit.keep(self._channels.pop())
+        while not self._events.empty():
+            visit.heard(self._events.get_nowait().event)
 
     def _close(self) -> None:
         for channel in self._channels:
@@ -209,12 +236,12 @@ class RunningPrograms:
         return arrival
 
 
-def _crossing(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[_Arrival], index: int) -> Callable[[Event], None]:
+def _crossing(loop: asyncio.AbstractEventLoop, arrived: Callable[[_Arrival], None], index: int) -> Callable[[Event], None]:
     """A callback for the I/O thread that moves events into the loop."""
 
     def on_event(event: Event) -> None:
         try:
-            loop.call_soon_threadsafe(events.put_nowait, _Arrival(index, event, time.monotonic()))
+            loop.call_soon_threadsafe(arrived, _Arrival(index, event, time.monotonic()))
         except RuntimeError:
             # The loop is closed: the server is gone, and nobody waits for this program.
             return

@@ -43,6 +43,10 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Of what a message carries beside its text."""
     max_cache_salt_chars: int = 256
 
+    max_leases_per_key: int = 64
+    """Programs that one key may keep open between its requests; beyond it the oldest is closed."""
+    max_leases: int = 1024
+    """The same of all keys together."""
     stream_credits: int = 64
     """Deltas on their way to a client that does not read; beyond that they coalesce."""
     fork_chunk: int = 128

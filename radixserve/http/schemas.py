@@ -85,6 +85,10 @@ class SamplingRequest(BaseModel):
         "", description="Requests with different salts share no cache."
     )
 
+    radixserve: Annotated[Any, WithJsonSchema(body_schemas.EXTENSION)] = Field(
+        None, description="Of which agent program the request is; the same as the headers X-RadixServe-..."
+    )
+
     def options(self) -> StreamOptions:
         """The stream's options; raises when they are sent without `stream`."""
         if self.stream_options is None:

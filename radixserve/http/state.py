@@ -7,6 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from radixserve.http.agent_programs import AgentPrograms
 from radixserve.http.errors import ApiError, ModelNotFoundError, UnavailableError
 from radixserve.http.metrics import Metrics
 from radixserve_lang.errors import QueryFailedError, RadixServeError
@@ -33,6 +34,7 @@ class ServerState:
     def __init__(self, client: ClientLike | Callable[[], ClientLike], config: HttpConfig) -> None:
         self.config = config
         self.metrics = Metrics()
+        self.agents = AgentPrograms(config)
         self._source = client
         self._client: ClientLike | None = None
         self._owned = False
@@ -49,7 +51,8 @@ class ServerState:
             await asyncio.shield(self._connecting)
 
     async def stop(self) -> None:
-        """Stop connecting, and close the client if it was made here."""
+        """Stop connecting, close what is kept for programs, and the client if it was made here."""
+        self.agents.close()
         if self._connecting is not None:
             self._connecting.cancel()
             with contextlib.suppress(asyncio.CancelledError):

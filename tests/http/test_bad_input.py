@@ -361,6 +361,7 @@ FIELDS = st.sampled_from(
         "stream_options",
         "service_tier",
         "priority",
+        "radixserve",
         "cache_salt",
         "logprobs",
         "top_logprobs",
