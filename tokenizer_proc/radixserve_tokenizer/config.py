@@ -11,6 +11,8 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     key_hashes: tuple[str, ...] = ()
     """SHA-256 of each API key, in hex. Keys themselves are never stored."""
+    curve_keys: tuple[str, ...] = ()
+    """Public CURVE keys, as text (Z85): a connection over TCP with one of them is this tenant's."""
     weight: float = 1.0
     classes: tuple[str, ...] = ("interactive", "standard", "background")
     """Priority classes that it may ask for; the first of them in the order standard, background, interactive is its default."""
@@ -45,6 +47,10 @@ class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """ZMQ address to bind for clients, `ipc://...`."""
     runtime_socket: str
     """ZMQ address of the runtime."""
+    listen: str = ""
+    """ZMQ address for clients on other machines too, `tcp://...`; empty: none. It needs tenants and a secret key."""
+    curve_secret_key: str = ""
+    """The server's CURVE key for `listen`, as text (Z85)."""
     max_queued: int = 512
     """Generations that may wait for their first token before new programs are refused with 503."""
     max_programs: int = 4096
@@ -63,6 +69,8 @@ class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long ops wait for a runtime that is gone before they fail with 503."""
     compile_timeout_s: float = 5.0
     compile_memory_mb: int = 1024
+    tool_format: str = "auto"
+    """Format of tool calls (tools/choose.py); "auto": the model's, as far as it shows."""
     log_level: str = "info"
     tenants: tuple[TenantConfig, ...] = ()
     """Empty: one anonymous tenant without limits, and any key is taken."""

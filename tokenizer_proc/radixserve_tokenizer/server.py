@@ -10,9 +10,10 @@ import zmq
 
 from radixserve_runtime import protocol as runtime
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.doors import Doors
 from radixserve_tokenizer.inbox import Inbox
 from radixserve_tokenizer.programs.core import Core
-from radixserve_tokenizer.wire import ClientSocket, RuntimeSocket
+from radixserve_tokenizer.wire import RuntimeSocket
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.config import TokenizerConfig
@@ -32,14 +33,14 @@ class Server:
     def __init__(self, config: TokenizerConfig, text: TextModel, compiler: Compiler, compiler_fd: int) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._core = Core(config, text, compiler, clock=time.monotonic)
-        self._clients = ClientSocket(self._context, config.socket)
+        self._clients = Doors(self._context, config, self._core.is_allowed)
         self._runtime = RuntimeSocket(self._context, config.runtime_socket)
         self._inbox = Inbox(self._decode)
         self._compiler_fd = compiler_fd
         self._hello_frame = b""
         self._is_stopping = False
         self._poller = zmq.Poller()
-        self._poller.register(self._clients.socket, zmq.POLLIN)
+        self._clients.watch(self._poller)
         self._poller.register(compiler_fd, zmq.POLLIN)
         self._watch_runtime()
 

@@ -13,6 +13,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from radixserve_runtime.protocol import MAX_FRAME_BYTES as MAX_RUNTIME_FRAME_BYTES
+from radixserve_tokenizer.peers import local_peer, routing_id_of
 from radixserve_tokenizer.protocol import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ class ClientSocket:
         self.socket.setsockopt(zmq.RCVHWM, _MAX_CLIENT_FRAMES)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self.socket.setsockopt(zmq.LINGER, _LINGER_MS)
+        try:
+            self._open(address)
+        except BaseException:
+            self.socket.close(0)
+            raise
+
+    def _open(self, address: str) -> None:
+        """Begin to listen. Raises `AddressError`."""
         _bind_privately(self.socket, address)
 
     @property
@@ -59,7 +68,7 @@ class ClientSocket:
             except zmq.Again:
                 return
             # More than one frame is no message of ours; what is decoded then is empty and fails as malformed.
-            yield parts[0], parts[1] if len(parts) == 2 else b""
+            yield local_peer(parts[0]), parts[1] if len(parts) == 2 else b""
 
     def send(self, identity: bytes, frame: bytes) -> str:
         """Send or keep a frame. Returns why the client is lost, or nothing."""
@@ -107,7 +116,7 @@ class ClientSocket:
     def _try(self, identity: bytes, frame: bytes) -> str | None:
         """ "" when sent, None when it would block, else why the client is lost."""
         try:
-            self.socket.send_multipart([identity, frame], zmq.NOBLOCK)
+            self.socket.send_multipart([routing_id_of(identity), frame], zmq.NOBLOCK)
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
@@ -193,9 +202,7 @@ class RuntimeSocket:
 def _bind_privately(socket: zmq.Socket[bytes], address: str) -> None:
     """Bind an ipc address that only this user reaches: the folder is the lock."""
     if not address.startswith("ipc://"):
-        raise AddressError(
-            f"{address!r} can't be served: give an ipc:// address (tcp needs keys, which this version does not have)"
-        )
+        raise AddressError(f"{address!r} can't be served: give an ipc:// address (tcp:// is `listen`, which needs keys)")
     folder = Path(address.removeprefix("ipc://")).parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if stat.S_IMODE(folder.stat().st_mode) & 0o077:

@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import zmq
 
@@ -65,12 +65,24 @@ class RuntimeThread:
         context.term()
 
 
+class Curve(NamedTuple):
+    """Keys of a connection over TCP."""
+
+    server_public: bytes
+    public: bytes
+    secret: bytes
+
+
 class RawClient:
     """A DEALER that speaks the protocol and nothing else."""
 
-    def __init__(self, address: str, *, hwm: int = 1000) -> None:
+    def __init__(self, address: str, *, hwm: int = 1000, curve: Curve | None = None, routing_id: bytes = b"") -> None:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
+        if curve is not None:
+            self.socket.curve_serverkey, self.socket.curve_publickey, self.socket.curve_secretkey = curve
+        if routing_id:
+            self.socket.setsockopt(zmq.ROUTING_ID, routing_id)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RCVHWM, hwm)
         self.socket.connect(address)
@@ -116,6 +128,14 @@ class Rig:
         self._thread = threading.Thread(target=self.server.run, daemon=True)
         self._thread.start()
         self._clients: list[RawClient] = []
+
+    def remote(self, curve: Curve | None, *, greet: bool = True, routing_id: bytes = b"") -> RawClient:
+        """A client over TCP."""
+        client = RawClient(self.settings.listen, curve=curve, routing_id=routing_id)
+        self._clients.append(client)
+        if greet:
+            client.greet()
+        return client
 
     def client(self, *, hwm: int = 1000, greet: bool = True) -> RawClient:
         client = RawClient(self.settings.socket, hwm=hwm)

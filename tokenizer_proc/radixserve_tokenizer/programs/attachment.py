@@ -76,7 +76,7 @@ class Attachment:
         """The program that is meant; raises `OpError`, which does not tell why there is none."""
         if message.credits < 0:
             raise OpError(f"credits must be 0 or more, not {message.credits}", param="credits")
-        tenant = self._services.tenants.identify(message.api_key)
+        tenant = self._services.tenants.caller(message.api_key, client.curve_key)
         if tenant is None:
             raise invalid_key()
         program = self._services.detached.find(tenant, message.resume_key)

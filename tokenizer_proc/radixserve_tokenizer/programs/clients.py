@@ -20,6 +20,8 @@ class Client:
 
     identity: bytes
     last_heard: float
+    curve_key: str | None = None
+    """Over TCP: the key that its connection showed."""
     greeted: bool = False
     """It has been welcomed."""
     greeting_due: bool = False

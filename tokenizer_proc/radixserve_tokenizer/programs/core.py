@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from radixserve_runtime import protocol as runtime
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.link import RuntimeLink
+from radixserve_tokenizer.peers import curve_key_of
 from radixserve_tokenizer.programs.attachment import Attachment
 from radixserve_tokenizer.programs.bundle import build_services
 from radixserve_tokenizer.programs.clients import Client
@@ -128,6 +129,10 @@ class Core:
         """Whether this client is connected."""
         return identity in self._clients
 
+    def is_allowed(self, curve_key: str) -> bool:
+        """Whether a connection with this key is a tenant's."""
+        return self._services.tenants.by_curve_key(curve_key) is not None
+
     def close(self) -> None:
         """Keep what has to outlive this process."""
         self._services.accounts.close()
@@ -160,7 +165,7 @@ class Core:
         client = self._clients.get(identity)
         now = self._services.clock()
         if client is None:
-            client = self._clients[identity] = Client(identity, now)
+            client = self._clients[identity] = Client(identity, now, curve_key_of(identity))
         client.last_heard = now
         return client
 

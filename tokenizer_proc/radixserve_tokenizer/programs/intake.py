@@ -72,7 +72,7 @@ class Intake:
             self._refuse(client, number, None, Refusal(error.status, error.code, error.message))
             return
         services = self._services
-        tenant = services.tenants.identify(message.api_key)
+        tenant = services.tenants.caller(message.api_key, client.curve_key)
         if tenant is None:
             unknown = invalid_key()
             self._refuse(client, number, None, Refusal(unknown.status, unknown.code, unknown.message))

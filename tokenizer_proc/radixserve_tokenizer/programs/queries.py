@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: A heartbeat may have been under way when the cache was reset; with work running the counters alone can't tell the answer.
 _MAX_BEATS = 3
+#: Of one connection over TCP that may wait.
+_MAX_PUT_OFF = 64
 
 
 class Queries:
@@ -37,9 +39,16 @@ class Queries:
     def take(self, client: Client, query: wire.Query) -> None:
         """Answer now, or put off what takes a while."""
         if query.kind in ("tokenize", "detokenize"):
-            self._put_off.append((client, query))
+            self._put(client, query)
         else:
             self._answer(client, query)
+
+    def _put(self, client: Client, query: wire.Query) -> None:
+        if client.curve_key is not None and sum(one is client for one, _ in self._put_off) >= _MAX_PUT_OFF:
+            text = f"{_MAX_PUT_OFF} of your queries wait: read their answers first"
+            client.events.append(wire.Reply(id=query.id, error=text, status=429))
+        else:
+            self._put_off.append((client, query))
 
     @property
     def has_put_off(self) -> bool:
@@ -64,11 +73,22 @@ class Queries:
     def _reply(self, client: Client, query: wire.Query) -> wire.Reply | None:
         """The reply, or None if it will come later."""
         try:
+            self._check_access(client, query)
             body = self._body(client, query)
         except (OpError, TemplateError, InvalidTextError) as error:
             status = error.status if isinstance(error, OpError) else 400
             return wire.Reply(id=query.id, error=error.message, status=status)
         return None if body is None else wire.Reply(id=query.id, body=body)
+
+    def _check_access(self, client: Client, query: wire.Query) -> None:
+        """A local socket is its owner's. Over TCP all but health is for tenants, and what concerns the whole engine for admins."""
+        if client.curve_key is None or query.kind == "health":
+            return
+        tenant = self._services.tenants.caller(query.api_key, client.curve_key)
+        if tenant is None:
+            raise invalid_key()
+        if query.kind in ("stats", "reset_cache") and not tenant.config.admin:
+            raise OpError(f"{query.kind} is for admins alone", code="not_admin", status=403)
 
     def on_heartbeat(self) -> None:
         """Statistics came in; they may be the answer to a reset."""
@@ -120,7 +140,7 @@ class Queries:
             case "stats":
                 return {**msgspec.to_builtins(self._services.link.stats), **self._own_stats()}
             case "usage":
-                return {"tenants": self._usage(query.body)}
+                return {"tenants": self._usage(client, query)}
             case "reset_cache":
                 self._reset_cache(client, query.id)
                 return None
@@ -141,9 +161,9 @@ class Queries:
             **tenant_rows(services.accounts, services.tenants, services.link.stats.tenants),
         }
 
-    def _usage(self, body: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        api_key = body.get("api_key", "")
-        tenant = self._services.tenants.identify(api_key) if isinstance(api_key, str) else None
+    def _usage(self, client: Client, query: wire.Query) -> dict[str, dict[str, Any]]:
+        api_key = query.body.get("api_key", query.api_key)
+        tenant = self._services.tenants.caller(api_key, client.curve_key) if isinstance(api_key, str) else None
         if tenant is None:
             raise invalid_key()
         return self._services.accounts.describe(None if tenant.config.admin else tenant.name)

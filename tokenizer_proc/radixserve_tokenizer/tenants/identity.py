@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from radixserve_tokenizer.config import TenantConfig
+from radixserve_tokenizer.peers import CURVE_KEY_CHARS
 from radixserve_tokenizer.tenants.quotas import Quota
 
 if TYPE_CHECKING:
@@ -71,11 +72,23 @@ class Tenants:
         self._keys: list[tuple[bytes, int]] = [
             (bytes.fromhex(key_hash), index) for index, config in enumerate(configs) for key_hash in config.key_hashes
         ]
+        self._by_curve_key = {key: one for one in self._all for key in one.config.curve_keys}
 
     @property
     def all(self) -> list[Tenant]:
         """In the order of the settings."""
         return [self._anonymous] if self._anonymous is not None else list(self._all)
+
+    def by_curve_key(self, curve_key: str) -> Tenant | None:
+        """Whose public key this is; None if nobody's."""
+        return self._by_curve_key.get(curve_key)
+
+    def caller(self, api_key: str, curve_key: str | None) -> Tenant | None:
+        """Who asks: over TCP the tenant of the connection's key, whom an API key may only confirm; else the API key's."""
+        if curve_key is None:
+            return self.identify(api_key)
+        tenant = self.by_curve_key(curve_key)
+        return tenant if not api_key or self.identify(api_key) is tenant else None
 
     def identify(self, api_key: str) -> Tenant | None:
         """Whose key this is; None if nobody's.
@@ -94,6 +107,7 @@ class Tenants:
 def _check(configs: Sequence[TenantConfig]) -> None:
     names: set[str] = set()
     owners: dict[str, str] = {}
+    curve_owners: dict[str, str] = {}
     for config in configs:
         if not config.name:
             raise TenantSettingsError("a tenant needs a name that is not empty")
@@ -106,6 +120,7 @@ def _check(configs: Sequence[TenantConfig]) -> None:
         limits = (config.requests_per_minute, config.tokens_per_minute, config.max_running, config.max_queued)
         if min(limits) < 0:
             raise TenantSettingsError(f"tenant {config.name!r}: limits must be 0 (none) or more")
+        _check_curve_keys(config, curve_owners)
         for key_hash in config.key_hashes:
             # The hash itself is not shown: it belongs to a secret.
             if not _is_sha256(key_hash):
@@ -115,6 +130,19 @@ def _check(configs: Sequence[TenantConfig]) -> None:
                 raise TenantSettingsError(
                     f"tenants {other!r} and {config.name!r} have the same key: make a new one for one of them"
                 )
+
+
+def _check_curve_keys(config: TenantConfig, owners: dict[str, str]) -> None:
+    for key in config.curve_keys:
+        if len(key) != CURVE_KEY_CHARS:
+            raise TenantSettingsError(
+                f"tenant {config.name!r}: a CURVE key must be the {CURVE_KEY_CHARS} characters of a public key"
+            )
+        other = owners.setdefault(key, config.name)
+        if other != config.name:
+            raise TenantSettingsError(
+                f"tenants {other!r} and {config.name!r} have the same CURVE key: make a new one for one of them"
+            )
 
 
 def _is_sha256(text: str) -> bool:
