@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections import deque
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from radixserve_lang.cell import LoopEvent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 
     from radixserve_lang.var import Var
 
@@ -25,6 +26,7 @@ class Completions(Generic[T]):
         self._ring: Callable[[], None] = _nobody
         awaited = list(variables)
         self._num_left = len(awaited)
+        self._verdicts = list({id(one.verdicts): one.verdicts for one in awaited}.values())
         # Listening comes before flushing, so that the order is that of arrival.
         for variable in awaited:
             variable.when_settled(functools.partial(self._arrived, variable))
@@ -33,23 +35,40 @@ class Completions(Generic[T]):
 
     def __iter__(self) -> Iterator[Var[T]]:
         changed = threading.Event()
-        self._ring = changed.set
-        while self._num_left > 0:
-            while not self._settled:
-                changed.wait()
-                changed.clear()
-            self._num_left -= 1
-            yield self._settled.popleft()
+        with self._listening(changed.set):
+            while self._num_left > 0:
+                self._judge()
+                while not self._settled:
+                    changed.wait()
+                    changed.clear()
+                    self._judge()
+                self._num_left -= 1
+                yield self._settled.popleft()
 
     async def __aiter__(self) -> AsyncIterator[Var[T]]:
         changed = LoopEvent()
-        self._ring = changed.set
-        while self._num_left > 0:
-            while not self._settled:
-                await changed.wait()
-                changed.clear()
-            self._num_left -= 1
-            yield self._settled.popleft()
+        with self._listening(changed.set):
+            while self._num_left > 0:
+                self._judge()
+                while not self._settled:
+                    await changed.wait()
+                    changed.clear()
+                    self._judge()
+                self._num_left -= 1
+                yield self._settled.popleft()
+
+    @contextlib.contextmanager
+    def _listening(self, ring: Callable[[], None]) -> Generator[None]:
+        """To arrivals, and to values that come and are to be judged before they count."""
+        self._ring = ring
+        with contextlib.ExitStack() as stack:
+            for verdicts in self._verdicts:
+                stack.enter_context(verdicts.listening(ring))
+            yield
+
+    def _judge(self) -> None:
+        for verdicts in self._verdicts:
+            verdicts.work()
 
     def _arrived(self, variable: Var[T]) -> None:
         self._settled.append(variable)

@@ -11,17 +11,24 @@ RadixServeError
 ├── OpError                     one op failed (op, where, code, status, partial)
 │   ├── OpCancelledError        its branch was cancelled or its fork block was left
 │   ├── OpSkippedError          something before it on its branch failed; `__cause__` is that error
-│   └── InvalidValueError       the text does not fit the type that was asked for
+│   ├── BudgetExceededError     it would have gone beyond the program's budget
+│   └── InvalidValueError       the text does not fit the type that was asked for, or was refused by `validate`
+├── ToolError                   a tool raised, or returned what can't be told to the model; `__cause__` is what it raised
 ├── VarInTextError              a `Var` was used like its value (also a TypeError)
 └── BranchDroppedError          a state is used after it was cancelled or its fork block was left (also a RuntimeError)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from radixserve_lang.advice import advice
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from radixserve_lang.budget import Budget
 
 
 class RadixServeError(Exception):
@@ -111,6 +118,9 @@ class OpError(RadixServeError):
         text = f"{kind} at {where} failed ({code}): {message}"
         if param:
             text += f" [{param}]"
+        hint = advice(code, status, retryable=retryable)
+        if hint:
+            text += f"\n  {hint}"
         if partial:
             text += f"\n  text so far: {_shorten(partial)!r}"
         super().__init__(text)
@@ -132,8 +142,55 @@ class OpSkippedError(OpError):
     """An earlier op of the branch failed, so this one did not run. `__cause__` is that failure, where it is known."""
 
 
+class BudgetExceededError(OpError):
+    """The op would have gone beyond the program's budget; so will whatever comes after it.
+
+    `budget` is what was allowed and `used` what this client has seen used: output tokens and calls of finished ops, and
+    seconds since the program began.
+    """
+
+    budget: Budget | None = None
+    used: Budget | None = None
+
+    def spent(self, budget: Budget, used: Budget) -> None:
+        """Say what was allowed and what was used."""
+        self.budget = budget
+        self.used = used
+        self.args = (f"{self.args[0]}\n  allowed: {budget}; used: {used}",)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A value that was refused: its text, and why."""
+
+    text: str
+    problem: str
+
+
 class InvalidValueError(OpError):
-    """The generated text is not a value of the type asked for. `partial` is all of it; `__cause__` says what is wrong."""
+    """The generated text is not a value of the type asked for, or `validate` refused it. `partial` is all of it; `__cause__` says what is wrong.
+
+    `attempts` has the text and the problem of each attempt, the last one included.
+    """
+
+    attempts: tuple[Attempt, ...] = ()
+
+
+class ToolError(RadixServeError):
+    """A tool raised (then `__cause__` is what it raised), or what it returned can't be told to the model.
+
+    `tool` is its name, `where` the line of the program that called it, `op` the generation that asked for the call.
+    """
+
+    def __init__(self, tool: str, where: str, op: str, problem: str) -> None:
+        super().__init__(
+            f"tool {tool}(), called at {where} for the {op}, {problem}\n"
+            f"  Handle it inside the tool, or write s.call(call, on_error='append') to let the model see it."
+        )
+        self.tool = tool
+        self.where = where
+        self.op = op
+        self.problem = problem
 
 
 class VarInTextError(RadixServeError, TypeError):

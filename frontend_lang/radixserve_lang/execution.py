@@ -19,6 +19,7 @@ from radixserve_lang.var import Var
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
 
+    from radixserve_lang.budget import Budget
     from radixserve_lang.cell import Cell
     from radixserve_lang.client import Client
     from radixserve_lang.connect import EngineLike
@@ -33,6 +34,7 @@ class Options:
     seed: int | None = None
     priority: Priority | None = None
     cache_salt: str | None = None
+    budget: Budget | None = None
     detached_ttl_s: float | None = None
     resume_key: str | None = None
 
@@ -41,8 +43,8 @@ class Options:
         return dataclasses.replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def take(self, kwargs: dict[str, Any]) -> Options:
-        """With `engine` and `seed` taken out of a program's keyword arguments."""
-        return self.but(engine=kwargs.pop("engine", None), seed=kwargs.pop("seed", None))
+        """With `engine`, `seed` and `budget` taken out of a program's keyword arguments."""
+        return self.but(**{name: kwargs.pop(name, None) for name in ("engine", "seed", "budget")})
 
     @contextlib.contextmanager
     def client(self) -> Generator[Client]:
@@ -72,6 +74,7 @@ class Options:
             seed=self.seed,
             priority=self.priority or "standard",
             cache_salt=self.cache_salt or "",
+            budget=self.budget,
             detached_ttl_s=self.detached_ttl_s or 0.0,
             resume_key=self.resume_key or "",
             on_root_value=on_root_value,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
     from typing import Self
 
+    from radixserve_lang.budget import Budget
     from radixserve_lang.connect import EngineLike
     from radixserve_lang.run import Run
     from radixserve_lang.state import State
@@ -22,15 +23,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Arguments of `run` that are not the program's own.
-RESERVED = ("engine", "seed")
+RESERVED = ("engine", "seed", "budget")
 
 
 class Program(Generic[P, T]):
     """A program that can be run, any number of times and at once. Made by `@rs.function`.
 
     `run` and its siblings take the program's arguments without its state. `engine=` says where (default: the engine at
-    RADIXSERVE_URL) and `seed=` makes the run repeatable. A type checker can't add these two to the program's own
-    parameters, so it does not check the others beside them; `program.using(engine=e).run(...)` is checked in full.
+    RADIXSERVE_URL), `seed=` makes the run repeatable and `budget=` limits it. A type checker can't add these to the program's
+    own parameters, so it does not check the others beside them; `program.using(engine=e).run(...)` is checked in full.
     """
 
     def __init__(self, body: Callable[..., Any], options: Options) -> None:
@@ -49,6 +50,7 @@ class Program(Generic[P, T]):
         seed: int | None = None,
         priority: Priority | None = None,
         cache_salt: str | None = None,
+        budget: Budget | None = None,
         detached_ttl_s: float | None = None,
         resume_key: str | None = None,
     ) -> Self:
@@ -64,6 +66,7 @@ class Program(Generic[P, T]):
             "seed": seed,
             "priority": priority,
             "cache_salt": cache_salt,
+            "budget": budget,
             "detached_ttl_s": detached_ttl_s,
             "resume_key": resume_key,
         }
@@ -72,9 +75,13 @@ class Program(Generic[P, T]):
     @overload
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]: ...
     @overload
-    def run(self, *args: Any, engine: EngineLike | None, seed: int | None = None, **kwargs: Any) -> Run[T]: ...
+    def run(
+        self, *args: Any, engine: EngineLike | None, seed: int | None = None, budget: Budget | None = None, **kwargs: Any
+    ) -> Run[T]: ...
     @overload
-    def run(self, *args: Any, seed: int | None, **kwargs: Any) -> Run[T]: ...
+    def run(self, *args: Any, seed: int | None, budget: Budget | None = None, **kwargs: Any) -> Run[T]: ...
+    @overload
+    def run(self, *args: Any, budget: Budget | None, **kwargs: Any) -> Run[T]: ...
     def run(self, *args: Any, **kwargs: Any) -> Run[Any]:
         """Run to the end and return the result; raises what the program raises.
 
@@ -87,9 +94,13 @@ class Program(Generic[P, T]):
     @overload
     async def arun(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]: ...
     @overload
-    async def arun(self, *args: Any, engine: EngineLike | None, seed: int | None = None, **kwargs: Any) -> Run[T]: ...
+    async def arun(
+        self, *args: Any, engine: EngineLike | None, seed: int | None = None, budget: Budget | None = None, **kwargs: Any
+    ) -> Run[T]: ...
     @overload
-    async def arun(self, *args: Any, seed: int | None, **kwargs: Any) -> Run[T]: ...
+    async def arun(self, *args: Any, seed: int | None, budget: Budget | None = None, **kwargs: Any) -> Run[T]: ...
+    @overload
+    async def arun(self, *args: Any, budget: Budget | None, **kwargs: Any) -> Run[T]: ...
     async def arun(self, *args: Any, **kwargs: Any) -> Run[Any]:
         """The same without blocking the loop: an async program runs in it, a sync one in a thread. Cancelling it cancels the program."""
         options = self._options.take(kwargs)
@@ -98,9 +109,13 @@ class Program(Generic[P, T]):
     @overload
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[T]: ...
     @overload
-    def stream(self, *args: Any, engine: EngineLike | None, seed: int | None = None, **kwargs: Any) -> Stream[T]: ...
+    def stream(
+        self, *args: Any, engine: EngineLike | None, seed: int | None = None, budget: Budget | None = None, **kwargs: Any
+    ) -> Stream[T]: ...
     @overload
-    def stream(self, *args: Any, seed: int | None, **kwargs: Any) -> Stream[T]: ...
+    def stream(self, *args: Any, seed: int | None, budget: Budget | None = None, **kwargs: Any) -> Stream[T]: ...
+    @overload
+    def stream(self, *args: Any, budget: Budget | None, **kwargs: Any) -> Stream[T]: ...
     def stream(self, *args: Any, **kwargs: Any) -> Stream[Any]:
         """Run while iterating (`for` or `async for`) over the text that `gen` and `select` add to the root branch."""
         options = self._options.take(kwargs)
@@ -112,6 +127,7 @@ class Program(Generic[P, T]):
         *,
         engine: EngineLike | None = None,
         seed: int | None = None,
+        budget: Budget | None = None,
         concurrency: int = 32,
         progress: bool = True,
     ) -> list[Run[T]]:
@@ -121,7 +137,7 @@ class Program(Generic[P, T]):
         that fails does not end the others: its `error` is kept, and its `value` raises it. With a seed the i-th run
         gets `seed + i`. `progress` draws a bar on standard error.
         """
-        options = self._options.but(engine=engine, seed=seed)
+        options = self._options.but(engine=engine, seed=seed, budget=budget)
         return run_batch(self._body, options, list(inputs), concurrency=concurrency, progress=progress)
 
     def __repr__(self) -> str:

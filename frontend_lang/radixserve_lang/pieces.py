@@ -21,13 +21,15 @@ def iterate(session: Session, cell: Cell) -> Iterator[str]:
     cell.watch(changed.set)
     session.stream_begins()
     try:
-        count, last = 0, False
-        while not last:
-            changed.wait()
-            changed.clear()
-            pieces, last = cell.pieces_from(count)
-            count += len(pieces)
-            yield from pieces
+        with session.verdicts.listening(changed.set):
+            count, last = 0, False
+            while not last:
+                changed.wait()
+                changed.clear()
+                session.verdicts.work()
+                pieces, last = cell.pieces_from(count)
+                count += len(pieces)
+                yield from pieces
     finally:
         cell.unwatch(changed.set)
         session.stream_ends()
@@ -40,14 +42,16 @@ async def iterate_async(session: Session, cell: Cell) -> AsyncIterator[str]:
     cell.watch(changed.set)
     session.stream_begins()
     try:
-        count, last = 0, False
-        while not last:
-            await changed.wait()
-            changed.clear()
-            pieces, last = cell.pieces_from(count)
-            count += len(pieces)
-            for piece in pieces:
-                yield piece
+        with session.verdicts.listening(changed.set):
+            count, last = 0, False
+            while not last:
+                await changed.wait()
+                changed.clear()
+                session.verdicts.work()
+                pieces, last = cell.pieces_from(count)
+                count += len(pieces)
+                for piece in pieces:
+                    yield piece
     finally:
         cell.unwatch(changed.set)
         session.stream_ends()

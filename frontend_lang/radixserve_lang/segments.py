@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from radixserve_lang.var import Var
@@ -18,6 +18,8 @@ class Segment:
 
     role: str
     parts: tuple[Part, ...]
+    fields: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """Further fields that the chat template may use."""
 
 
 #: The right side of `s += ...`: text or a value (raw, no role), a message, or several of these.
@@ -37,6 +39,11 @@ def user(*parts: Part) -> Segment:
 def assistant(*parts: Part) -> Segment:
     """A whole assistant message, as an example to follow. What the model is to write comes from `gen`."""
     return _segment("assistant", parts)
+
+
+def message(role: str, *parts: Part, **fields: Any) -> Segment:
+    """A message of any role that the model's template knows ("tool", "developer", ...), with further fields such as `name` or `tool_call_id`."""
+    return Segment(role, _segment(role, parts).parts, fields)
 
 
 def flatten(value: Appendable) -> list[Part | Segment]:

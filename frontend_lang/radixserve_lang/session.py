@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
+import time
 from typing import TYPE_CHECKING
 
+from radixserve_lang.budget import Budget
+from radixserve_lang.dispatch import Dispatch
 from radixserve_lang.errors import (
     BranchDroppedError,
+    BudgetExceededError,
     ClientClosedError,
     OpCancelledError,
     OpError,
-    OpSkippedError,
     ProgramEndedError,
     ProgramError,
     ProgramRefusedError,
     ServerGoneError,
 )
+from radixserve_lang.failures import is_echo, op_error
 from radixserve_lang.records import BranchRecord, OpRecord
-from radixserve_tokenizer.protocol import Admitted, Cancel, Delta, Done, Drop, Failed, Goodbye, Refused
+from radixserve_lang.usage import used
+from radixserve_lang.verdicts import Verdicts
+from radixserve_tokenizer.protocol import Admitted, Cancel, Delta, Done, Drop, Failed, Goodbye, LeaseLost, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from radixserve_lang.cell import Cell
     from radixserve_lang.client import Client
+    from radixserve_lang.records import Build
     from radixserve_tokenizer.protocol import Event, FromClient, Priority
 
 #: Deltas that may be on their way while somebody iterates; until then the server keeps them, and there are none to handle.
 STREAM_CREDITS = 64
 #: Credits go back in lots of this size.
 CREDIT_LOT = 16
-
-_KINDS: dict[str, type[OpError]] = {"skipped": OpSkippedError, "cancelled": OpCancelledError}
 
 
 class Session:
@@ -47,20 +51,22 @@ class Session:
         seed: int | None = None,
         priority: Priority = "standard",
         cache_salt: str = "",
+        budget: Budget | None = None,
         detached_ttl_s: float = 0.0,
         resume_key: str = "",
         on_root_value: Callable[[Cell], None] | None = None,
     ) -> None:
-        self.in_order = threading.RLock()
-        """Held from numbering an op until it is sent: the server takes numbers only in order, whichever thread sends."""
         self._lock = threading.Lock()
-        self._ops: dict[int, OpRecord] = {}
+        self._records: list[OpRecord] = []
         self._over: ProgramError | None = None
         self._seen: set[int] = set()  # ids of errors that the records hold
+        self._budget_seen = False
         self._num_streams = 0
         self._num_consumed = 0
         self._granted = False
         self._on_root_value = on_root_value
+        self._budget = budget or Budget()
+        self._began = time.monotonic()
         self.root = BranchRecord(number=0, path=())
         self.channel = client.open(
             self._on_event,
@@ -69,33 +75,40 @@ class Session:
             priority=priority,
             cache_salt=cache_salt,
             credits=0,
+            budget=None if budget is None else budget.on_the_wire(),
             detached_ttl_s=detached_ttl_s,
             resume_key=resume_key,
         )
+        self._dispatch = Dispatch(self.channel)
+        self.in_order = self._dispatch.in_order
+        """Held while an op is made: what belongs together is numbered and sent together, whichever thread sends."""
+        self.verdicts = Verdicts(self._dispatch)
+        """Values that are judged before anything goes on from them."""
 
     # ---- what states do --------------------------------------------------------------------------------------------
 
-    def next_op(self, branch: BranchRecord) -> int:
-        """The number of a new op; raises `BranchDroppedError` or `ProgramEndedError` when the branch can't be used any more."""
+    def check_usable(self, branch: BranchRecord, place: str) -> None:
+        """Raise `BranchDroppedError` or `ProgramEndedError` when nothing can be done on the branch any more; `place` is what was to be done."""
         if isinstance(self._over, ProgramEndedError):
-            raise self._over.at("", "")
+            raise self._over.at(place, "")
         if branch.closed:
-            raise BranchDroppedError(f"this branch can't be used any more: {branch.closed}")
-        return self.channel.next_op()
+            raise BranchDroppedError(
+                f"{place}: this branch can't be used any more: {branch.closed}. Use it before that, or fork a new one."
+            )
 
-    def submit(self, record: OpRecord, message: FromClient) -> None:
-        """Send an op; it leaves with what follows it. Raises ValueError for what can't be sent."""
+    def submit(self, record: OpRecord, build: Build) -> None:
+        """Send an op, or keep it until it may be sent; it leaves with what follows it. Raises ValueError for what can't be sent."""
         branch = record.branch
         with self._lock:
-            self._ops[record.number] = record
+            self._records.append(record)
             branch.ops.append(record)
             over = self._over
         try:
             if over is None:
-                self._send(message)
-        except ValueError:
+                self._dispatch.submit(record, build)
+        except BaseException:
             with self._lock:
-                del self._ops[record.number]
+                self._records.remove(record)
                 branch.ops.remove(record)
             raise
         if over is not None and record.cell is not None:
@@ -123,13 +136,15 @@ class Session:
         for branch in closing:
             for record in branch.ops:
                 if record.cell is not None:
-                    record.cell.settle(
-                        OpCancelledError(record.kind, record.where, "cancelled", reason, status=499, partial=record.cell.text)
-                    )
+                    error = OpCancelledError(record.kind, record.where, "cancelled", reason, status=499, partial=record.cell.text)
+                    if record.cell.settle(error):
+                        record.failure = error
+        self._dispatch.forget(closing)
         if self._over is None:
             message = Drop if drop else Cancel
-            numbers = tuple(branch.number for branch in closing)
-            self._send(message(program=self.channel.program, branches=numbers), flush=True)
+            numbers = tuple(branch.number for branch in closing if branch.fork is None or branch.fork.number >= 0)
+            if numbers:
+                self._send(message(program=self.channel.program, branches=numbers), flush=True)
 
     def end(self, reason: str) -> None:
         """The program is over: the server forgets it, and what has no value yet never will."""
@@ -140,15 +155,20 @@ class Session:
         """The user has been told of this error, and so of its causes."""
         while error is not None:
             self._seen.add(id(error))
+            if isinstance(error, BudgetExceededError):
+                self._budget_seen = True
+            self._dispatch.heal(error)
             error = error.__cause__
 
     def unread_failure(self) -> OpError | ProgramError | None:
         """The first failure that nobody has seen, of a branch that is still open."""
         with self._lock:
-            records = list(self._ops.values())
+            records = list(self._records)
         for record in records:
             failure = record.failure if record.cell is None else record.cell.outcome
-            if not isinstance(failure, OpError | ProgramError) or _is_echo(failure):
+            if not isinstance(failure, OpError | ProgramError) or is_echo(failure):
+                continue
+            if isinstance(failure, BudgetExceededError) and self._budget_seen:
                 continue
             if id(failure) not in self._seen and not record.branch.closed:
                 return failure
@@ -172,7 +192,7 @@ class Session:
             self._num_streams -= 1
 
     def _delta(self, event: Delta) -> None:
-        record = self._ops.get(event.op)
+        record = self._dispatch.find(event.op)
         if record is not None and record.cell is not None:
             record.cell.add(event.text)
         # Taken as consumed at once: the whole text is kept here anyway, whether its reader is slow or fast.
@@ -195,8 +215,10 @@ class Session:
             case Delta():
                 self._delta(event)
             case Done():
-                record = self._ops.get(event.op)
-                if record is not None and record.cell is not None:
+                record = self._dispatch.find(event.op)
+                if record is not None and record.check is not None:
+                    self.verdicts.hear(record, event)
+                elif record is not None and record.cell is not None:
                     record.cell.settle(event)
             case Failed():
                 self._failed(event)
@@ -204,61 +226,40 @@ class Session:
                 self._end(ProgramRefusedError(event.status, event.code, event.message, event.retry_after_s))
             case Goodbye():
                 self._end(ServerGoneError(event.message))
+            case LeaseLost():
+                self._lost(event.branch)
             case Admitted():
-                pass
+                self._began = time.monotonic()
             case _:
                 raise TypeError(f"{type(event).__name__} is no event of a program")
 
     def _failed(self, event: Failed) -> None:
-        record = self._ops.get(event.op)
+        record = self._dispatch.find(event.op)
         if record is not None:
-            error = self._error(record, event)
+            error = op_error(self._dispatch, record, event)
+            if isinstance(error, BudgetExceededError):
+                error.spent(self._budget, used(self.root, time.monotonic() - self._began))
             record.failure = error
             if record.cell is not None:
                 record.cell.settle(error)
+            self._dispatch.finish(record)
         elif event.code != "unknown_branch":  # dropping a branch whose fork failed is no failure of its own
             self._end(ProgramError(f"the server could not use a message of this program ({event.code}): {event.message}"))
 
-    def _error(self, record: OpRecord, event: Failed) -> OpError:
-        earlier = self._earlier(record, event)
-        kind = OpSkippedError if earlier is not None else _KINDS.get(event.code, OpError)
-        message, cause = event.message, None
-        if earlier is not None:
-            cause = earlier.failure
-            message = f"{earlier.place} failed before it: {event.message}" if cause is None else str(cause)
-        error = kind(
-            record.kind,
-            record.where,
-            event.code,
-            message,
-            status=event.status,
-            param=event.param if cause is None else "",
-            partial=event.partial,
-            retryable=event.retryable,
-        )
-        error.__cause__ = cause
-        return error
-
-    def _earlier(self, record: OpRecord, event: Failed) -> OpRecord | None:
-        """The op whose failure this one only follows from."""
-        if event.code == "skipped" and (named := re.search(r"\bop (\d+)\b", event.message)):
-            return self._ops.get(int(named[1]))
-        fork = record.branch.fork
-        if event.code == "unknown_branch" and fork is not None and fork.failure is not None:
-            return fork
-        return None
+    def _lost(self, number: int) -> None:
+        """The lease that a branch took last."""
+        for branch in self.root.family():
+            if branch.number == number:
+                taken = [record for record in branch.ops if record.kind == "lease"]
+                for record in taken[-1:]:
+                    record.is_lost = True
 
     def _end(self, error: ProgramError) -> None:
         with self._lock:
             if self._over is not None:
                 return
             self._over = error
-            records = list(self._ops.values())
+            records = list(self._records)
         for record in records:
             if record.cell is not None:
                 record.cell.settle(error.at(record.place, record.cell.text))
-
-
-def _is_echo(failure: OpError | ProgramError) -> bool:
-    """It only follows from another failure, or from the user's own cancelling."""
-    return isinstance(failure, OpSkippedError | OpCancelledError | ProgramEndedError)

@@ -26,12 +26,12 @@ class TraceStep:
     """One op: a message or text, a generation, a choice, or a fork with its branches."""
 
     kind: str
-    """ "text", the message's role, "gen", "select", "score" or "fork"."""
+    """ "text", the message's role, "gen", "select", "score", "fork", "tools", "lease" or "release"."""
     where: str
     text: str
     """What was appended or generated (for score: the best option)."""
     status: str
-    """ "done", "failed", "cancelled" or "unfinished"."""
+    """ "done", "failed", "cancelled", "unfinished" or, of a lease, "lost"."""
     usage: Usage | None = None
     """Of ops with a value that are done."""
     scores: tuple[tuple[str, float], ...] = ()
@@ -79,7 +79,8 @@ def _step(op: OpRecord) -> TraceStep:
     if op.kind == "fork":
         branches = tuple(_branch(branch) for branch in op.forks)
         return TraceStep("fork", op.where, "", "failed" if op.failure else "done", branches=branches)
-    assert op.cell is not None
+    if op.cell is None:
+        return TraceStep(op.kind, op.where, op.detail, "failed" if op.failure else "lost" if op.is_lost else "done")
     outcome = op.cell.outcome
     if isinstance(outcome, Done):
         scores = tuple((score.option, score.score) for score in outcome.scores)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from radixserve_lang.errors import InvalidValueError, VarInTextError
 from radixserve_lang.pieces import iterate, iterate_async
+from radixserve_lang.verdicts import invalid_value
+from radixserve_lang.waiting import wait, wait_async
 from radixserve_tokenizer.protocol import Done
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from radixserve_lang.errors import RadixServeError
     from radixserve_lang.records import OpRecord
     from radixserve_lang.session import Session
+    from radixserve_lang.state import State
+    from radixserve_lang.verdicts import Verdicts
     from radixserve_tokenizer.protocol import FinishReason, TokenLogprob, Usage
 
 T_co = TypeVar("T_co", covariant=True)
@@ -27,12 +31,13 @@ class Var(Generic[T_co]):
     To use the value inside a prompt pass the Var itself: `s += rs.user("Merge:", v)` lets the server fill it in.
     """
 
-    def __init__(self, session: Session, record: OpRecord, number: int, convert: Callable[[Done], T_co]) -> None:
+    def __init__(self, session: Session, branch: State, record: OpRecord, convert: Callable[[Done], T_co]) -> None:
         assert record.cell is not None
         self._session = session
-        self._record = record
+        self._branch = branch
+        self.record = record
+        """For this package."""
         self._cell = record.cell
-        self._number = number
         self._convert = convert
         self._converted: T_co | InvalidValueError | None = None
 
@@ -42,9 +47,19 @@ class Var(Generic[T_co]):
         return self._value_of(self._wait())
 
     @property
+    def branch(self) -> State:
+        """The branch that it was asked of; with `n=` each has its own."""
+        return self._branch
+
+    @property
     def text(self) -> str:
         """The text of the value; waits for it. Nothing is parsed, so it does not raise `InvalidValueError`."""
         return self._wait().value
+
+    @property
+    def reasoning(self) -> str:
+        """What the model wrote between its marks for reasoning, where it has such; waits for the end."""
+        return self._wait().reasoning
 
     @property
     def usage(self) -> Usage:
@@ -53,7 +68,7 @@ class Var(Generic[T_co]):
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why it ended: "stop" or "length"; waits for its end."""
+        """Why it ended: "stop", "length" or "tool_calls"; waits for its end."""
         return self._wait().finish_reason
 
     @property
@@ -78,7 +93,8 @@ class Var(Generic[T_co]):
 
     @property
     def done(self) -> bool:
-        """Whether a read would not wait."""
+        """Whether a read would not wait. A value that came and is still to be judged by `validate` is judged now."""
+        self._session.verdicts.work()
         return self._cell.outcome is not None
 
     def __await__(self) -> Generator[Any, None, T_co]:
@@ -98,7 +114,7 @@ class Var(Generic[T_co]):
     def __repr__(self) -> str:
         outcome = self._cell.outcome
         state = "running" if outcome is None else repr(outcome.value) if isinstance(outcome, Done) else type(outcome).__name__
-        return f"<Var of {self._record.place}: {state}>"
+        return f"<Var of {self.record.place}: {state}>"
 
     # ---- what must not be done with it -----------------------------------------------------------------------------
 
@@ -121,7 +137,7 @@ class Var(Generic[T_co]):
 
     def _misused(self, how: str) -> NoReturn:
         raise VarInTextError(
-            f"the Var of {self._record.place} was {how}, but its value may not exist yet. In a prompt pass the Var itself, "
+            f"the Var of {self.record.place} was {how}, but its value may not exist yet. In a prompt pass the Var itself, "
             "as in s += rs.user('Merge:', v), and the server fills it in; elsewhere read v.value (or await v)."
         )
 
@@ -133,8 +149,8 @@ class Var(Generic[T_co]):
 
     def reference(self) -> int | str:
         """How another op names the value: its number on the server, or its text when the server has dropped its branch."""
-        if not self._record.branch.closed:
-            return self._number
+        if not self.record.branch.closed:
+            return self.record.var
         return self._check(self._cell.wait()).value
 
     def peek(self) -> str | None:
@@ -145,7 +161,7 @@ class Var(Generic[T_co]):
     @property
     def place(self) -> str:
         """The op and line that made it."""
-        return self._record.place
+        return self.record.place
 
     def when_settled(self, callback: Callable[[], None]) -> None:
         """Call once when a read would not wait any more."""
@@ -155,15 +171,20 @@ class Var(Generic[T_co]):
         """Send what leads to it."""
         self._session.flush()
 
+    @property
+    def verdicts(self) -> Verdicts:
+        """Where its program's values are judged."""
+        return self._session.verdicts
+
     def settle(self) -> None:
         """Wait for the end, whatever it is; raises nothing."""
         self._session.flush()
-        self._cell.wait()
+        wait(self._session.verdicts, self._cell)
 
     async def settle_async(self) -> None:
         """The same in an event loop."""
         self._session.flush()
-        await self._cell.wait_async()
+        await wait_async(self._session.verdicts, self._cell)
 
     def _wait(self) -> Done:
         self.settle()
@@ -171,7 +192,7 @@ class Var(Generic[T_co]):
 
     async def _read_async(self) -> T_co:
         self._session.flush()
-        return self._value_of(self._check(await self._cell.wait_async()))
+        return self._value_of(self._check(await wait_async(self._session.verdicts, self._cell)))
 
     def _check(self, outcome: Done | RadixServeError) -> Done:
         if isinstance(outcome, Done):
@@ -185,19 +206,7 @@ class Var(Generic[T_co]):
             try:
                 self._converted = self._convert(done)
             except ValueError as error:
-                self._converted = self._invalid(done, error)
+                self._converted = invalid_value(self.record, done, error)
         if isinstance(self._converted, InvalidValueError):
             raise self._converted.with_traceback(None)
         return self._converted
-
-    def _invalid(self, done: Done, error: ValueError) -> InvalidValueError:
-        cut = " It was cut at max_tokens: raise that." if done.finish_reason == "length" else ""
-        invalid = InvalidValueError(
-            self._record.kind,
-            self._record.where,
-            "invalid_value",
-            f"the text is not a value of the type asked for.{cut} {error}",
-            partial=done.value,
-        )
-        invalid.__cause__ = error
-        return invalid

@@ -29,15 +29,20 @@ from radixserve_tokenizer.protocol import (
     Gen,
     Goodbye,
     Hello,
+    Lease,
     ModelCard,
     Open,
     OptionScore,
     Ping,
     Pong,
     Query,
+    Release,
     Reply,
+    Rollback,
     Score,
     Select,
+    ToolCall,
+    Tools,
     Usage,
     Welcome,
     decode_from_client,
@@ -60,6 +65,12 @@ CARD = ModelCard(
 
 #: What a script says to a gen: the text, its pieces, whole events, or None to leave it running.
 Answer = str | list[str] | Event | None
+
+
+def called(gen: Gen, *calls: tuple[str, str], text: str = "") -> Done:
+    """The end of a gen with calls, each a name and JSON text."""
+    made = tuple(ToolCall(id=f"call_{gen.var}_{i}", name=name, arguments=arguments) for i, (name, arguments) in enumerate(calls))
+    return Done(program=gen.program, op=gen.op, var=gen.var, value=text, finish_reason="tool_calls", calls=made)
 
 
 def split(text: str) -> list[str]:
@@ -210,7 +221,7 @@ class FakeServer:
             case Credit():
                 self._credits[message.program] += message.amount
                 self._drain(message.program)
-            case Append() | Fork() | Close():
+            case Append() | Tools() | Fork() | Rollback() | Lease() | Release() | Close():
                 pass
             case _:
                 raise AssertionError(message)

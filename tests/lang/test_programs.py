@@ -273,7 +273,7 @@ def test_wrong_arguments_of_gen(engine: Engine) -> None:
 
     for arguments, words in [
         ({"temprature": 1}, "unknown arguments: temprature"),
-        ({"regex": "a", "json": int}, "one of json, regex and grammar"),
+        ({"regex": "a", "json": int}, "one of json, regex, grammar and tools, not json and regex"),
         ({"json": object()}, "can't be generated"),
         ({"temperature": "hot"}, r"Gen can't be sent: Expected `float`, got `str`.*temperature"),
         ({"seed": 2**70}, "Gen can't be sent"),

@@ -11,8 +11,14 @@ from radixserve_tokenizer.protocol import Sampling
 
 def test_the_public_names() -> None:
     assert sorted(rs.__all__) == [
+        "AnyTool",
         "AsyncFunction",
+        "AsyncTool",
+        "Attempt",
         "BranchDroppedError",
+        "Budget",
+        "BudgetExceededError",
+        "Call",
         "Client",
         "ClientClosedError",
         "Completions",
@@ -20,7 +26,9 @@ def test_the_public_names() -> None:
         "EngineLike",
         "Fork",
         "Function",
+        "Generate",
         "InvalidValueError",
+        "Lease",
         "OpCancelledError",
         "OpError",
         "OpSkippedError",
@@ -36,6 +44,9 @@ def test_the_public_names() -> None:
         "ServerGoneError",
         "State",
         "Stream",
+        "Tool",
+        "ToolError",
+        "ToolFailure",
         "Trace",
         "TraceBranch",
         "TraceStep",
@@ -45,7 +56,9 @@ def test_the_public_names() -> None:
         "assistant",
         "connect",
         "function",
+        "message",
         "system",
+        "tool",
         "user",
     ]
     assert all(getattr(rs, name).__doc__ for name in rs.__all__)

@@ -26,6 +26,29 @@ class Row(TypedDict):
 SYS = rs.system("Be brief.")
 
 
+@rs.tool
+def search(query: str, top_k: int = 3) -> list[str]:
+    return [query] * top_k
+
+
+@rs.tool
+def finish(answer: str) -> str:
+    return answer
+
+
+@rs.tool(name="get", description="Fetch a page.")
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+def plain(x: int) -> int:
+    return x
+
+
+async def plain_async(x: int) -> float:
+    return x
+
+
 @rs.function
 def vote(s: rs.State, question: str, n: int = 9) -> int:
     s += (SYS, rs.user(question))
@@ -62,6 +85,56 @@ def kinds(s: rs.State) -> None:
 
 
 @rs.function
+def react(s: rs.State, question: str) -> str:
+    s += (SYS, rs.user(question))
+    for _ in range(8):
+        call = s.gen(tools=(search, finish)).value
+        assert_type(call, rs.Call[list[str] | str])
+        result = s.call(call, lease_s=20.0)
+        assert_type(result, list[str] | str)
+        if isinstance(result, str):
+            return result
+    raise TimeoutError
+
+
+@rs.function
+def calls(s: rs.State) -> None:
+    assert_type(search("q", top_k=1), list[str])
+    assert_type(s.gen(tools=(search,)), rs.Var[rs.Call[list[str]]])
+    assert_type(s.gen(tools=[search, search]), rs.Var[rs.Call[list[str]]])
+    assert_type(s.gen(tools=(plain, search)).value, rs.Call[int | list[str]])
+    assert_type(s.gen(tools=[plain]).value, rs.Call[int])
+    assert_type(s.gen(tools=(search, finish, fetch)).value, rs.Call[list[str] | str | bytes])
+    assert_type(s.gen(tools=(search, finish), tool_choice="auto", temperature=0.3).value, rs.Call[list[str] | str] | str)
+    assert_type(s.gen(tools=(search, finish), parallel=True).value, list[rs.Call[list[str] | str]])
+    assert_type(s.gen(tools=(search,), tool_choice="auto", parallel=True).value, list[rs.Call[list[str]]] | str)
+    call = s.gen(tools=(search, finish), tool_choice="required", retries=2, max_tokens=9).value
+    assert_type(s.call(call, on_error="append"), list[str] | str | rs.ToolFailure)
+    assert_type(call.arguments, dict[str, Any])
+    with s.lease(3.0) as lease:
+        assert_type(lease.is_lost, bool)
+
+
+@rs.function
+async def async_calls(s: rs.State) -> None:
+    assert_type(await fetch("u"), bytes)
+    assert_type(await s.acall(await s.gen(tools=(search, fetch))), list[str] | bytes)
+    assert_type(await s.acall(await s.gen(tools=(plain_async,))), float)
+    assert_type(await s.acall(await s.gen(tools=(fetch,)), on_error="append"), bytes | rs.ToolFailure)
+
+
+@rs.function
+def several(s: rs.State) -> None:
+    assert_type(s.gen(n=3), tuple[rs.Var[str], ...])
+    assert_type(s.gen(n=3, json=Answer)[0].value, Answer)
+    assert_type(s.gen(n=2, json=Literal["a", "b"])[0].value, Literal["a", "b"])
+    assert_type(s.gen(n=2, regex="a")[0].branch, rs.State)
+    assert_type(s.gen(json=Answer, retries=2, validate=lambda a: a.answer > 3).value, Answer)
+    assert_type(s.gen(retries=1, validate=lambda text: len(text) > 3), rs.Var[str])
+    s += rs.message("developer", "Be brief.", name="boss")
+
+
+@rs.function
 async def asynchronous(s: rs.State, question: str) -> str:
     s += rs.user(question)
     v = s.gen()
@@ -80,6 +153,8 @@ def runs(engine: rs.RemoteEngine) -> None:
     assert_type(vote.run("q", seed=3).value, int)
     assert_type(vote.run("q", engine=engine, seed=3).value, int)
     assert_type(vote.using(engine=engine).run("q", n=3).value, int)
+    assert_type(vote.run("q", budget=rs.Budget(tokens=100)).value, int)
+    assert_type(vote.using(budget=rs.Budget(seconds=2.0, tool_calls=3)).run("q").value, int)
     assert_type(asynchronous.run("q").value, str)
     assert_type(vote.run_batch(["a", ("b", 3)], engine=engine), list[rs.Run[int]])
     for piece in vote.stream("q", engine=engine):
