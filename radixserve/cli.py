@@ -12,6 +12,7 @@ import click
 
 from radixserve import __version__
 from radixserve.config import ConfigError, ServeConfig, load_config
+from radixserve.keygen import keygen
 from radixserve.tenants.commands import tenant
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def chat(url: str, model: str, system: str, max_tokens: int, temperature: float,
         raise click.ClickException(str(error)) from error
 
 
+main.add_command(keygen)
 main.add_command(tenant)
 
 

@@ -23,7 +23,7 @@ def _flag(default: Any, text: str) -> Any:
 
 
 #: Settings that are paths, which a file gives relative to itself.
-_PATHS = ("tenants", "usage_db")
+_PATHS = ("tenants", "usage_db", "server_keys")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class ServeConfig:
     served_model_name: str = _flag("", "Name that clients see; empty: derived from MODEL. Several, comma-separated, are aliases.")
     host: str = _flag("127.0.0.1", "Address to listen on; one that other machines reach needs --tenants.")
     port: int = _flag(8000, "Port to listen on; 0 takes a free one.")
+    listen: str = _flag("", "Address for programs on other machines, tcp://HOST:PORT; it needs --tenants and --server-keys.")
+    server_keys: str = _flag("", "Key file of --listen, made by `radixserve keygen`.")
     dtype: Literal["bfloat16", "float32"] = _flag("bfloat16", "Type of weights, activations and KV.")
     backend: Literal["auto", "reference", "torch", "cpu", "flashinfer"] = _flag("auto", "Kernel backend.")
     device: str = _flag("cpu", "Device of the model: cpu or cuda.")
@@ -74,10 +76,24 @@ class ServeConfig:
             raise ConfigError(f"ageing_s must be above 0, not {self.ageing_s}")
         if self.allow_anonymous and self.tenants:
             raise ConfigError("allow_anonymous is for a server without tenants; with a tenants file every request needs a key")
+        self._check_listen()
         if not 0 <= self.port <= 65_535:
             raise ConfigError(f"port must be between 0 and 65535, not {self.port}")
         if self.kv_tokens < self.page_size:
             raise ConfigError(f"kv_tokens ({self.kv_tokens}) must hold at least one page of page_size ({self.page_size}) tokens")
+
+    def _check_listen(self) -> None:
+        if not self.listen:
+            if self.server_keys:
+                raise ConfigError("server_keys is the key file of listen: give listen too, or leave it out")
+            return
+        host, _, port = self.listen.removeprefix("tcp://").rpartition(":")
+        if not self.listen.startswith("tcp://") or not host or not port.isdecimal() or not 0 < int(port) <= 65_535:
+            raise ConfigError(f"listen must be tcp://HOST:PORT with an IP address of this machine or *, not {self.listen!r}")
+        if not self.tenants:
+            raise ConfigError("listen lets tenants' keys in, and no others: give a tenants file with tenants")
+        if not self.server_keys:
+            raise ConfigError("listen needs the server's key file: `radixserve keygen` makes one; give it with server_keys")
 
 
 def check_value(name: str, value: Any) -> Any:
@@ -102,7 +118,7 @@ def check_value(name: str, value: Any) -> Any:
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> ServeConfig:
     """The file's settings (keys as the flags, dashes or underscores), then `overrides`.
 
-    Relative paths of the file's `tenants` and `usage_db` are relative to its folder.
+    Relative paths of the file's `tenants`, `server_keys` and `usage_db` are relative to its folder.
     """
     values: dict[str, Any] = {}
     if path is not None:

@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from radixserve.engine import Engine, EngineStartError
 from radixserve.http.app import create_app
 from radixserve.http.config import HttpConfig
 from radixserve.http.server import build_server
+from radixserve.keys import read_pair
 from radixserve.logs import configure_logging
 from radixserve.models import ModelError
 
@@ -88,6 +90,10 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _server_key(config: ServeConfig) -> str:
+    return read_pair(Path(config.server_keys).expanduser()).public
+
+
 def _serve(engine: Engine, listener: socket.socket, say: Callable[[str], None]) -> None:
     card = engine.client.welcome.model
     names = engine.supervisor.names
@@ -101,5 +107,7 @@ def _serve(engine: Engine, listener: socket.socket, say: Callable[[str], None]) 
         f"serving {', '.join(names)} at http://{f'[{host}]' if ':' in host else host}:{port}/v1  (Ctrl-C drains, twice stops at once)"
     )
     say(f"programs connect to {engine.url}  (RADIXSERVE_URL)")
+    if engine.config.listen:
+        say(f"programs on other machines connect to {engine.config.listen}, server key {_server_key(engine.config)}")
     engine.supervisor.on_failed = lambda: setattr(server, "should_exit", True)
     server.run(sockets=[listener])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from radixserve.cli import main
@@ -185,6 +185,7 @@ def toml(value: Any) -> str:
     return repr(value)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.dictionaries(fields, json_like, max_size=4), max_size=3), st.sampled_from(["tenant", "public_prefix"]))
 def test_nothing_but_its_own_error_comes_out(tables: list[dict[str, Any]], name: str) -> None:
     text = "".join(f"[[{name}]]\n" + "".join(f"{key} = {toml(value)}\n" for key, value in one.items()) for one in tables)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import platformdirs
 
 from radixserve.config import ConfigError
+from radixserve.keys import read_pair
 from radixserve.models import cache_dir
 from radixserve.tenants import TenantsFile, load_tenants
 from radixserve_runtime.config import RuntimeConfig, TenantShare
@@ -71,6 +72,8 @@ def tokenizer_settings(
         model_name=model_name,
         socket=sockets.clients,
         runtime_socket=sockets.runtime,
+        listen=config.listen,
+        curve_secret_key=read_pair(Path(config.server_keys).expanduser()).secret if config.listen else "",
         max_queued=config.max_queued,
         max_queued_tokens=config.max_queued_tokens,
         tenants=declared.tenants,

@@ -127,13 +127,18 @@ def _row(one: TenantConfig) -> tuple[str, ...]:
     counts = (one.requests_per_minute, one.tokens_per_minute, one.max_running, one.max_queued)
     return (
         one.name,
-        " ".join(digest[:_HASH_SHOWN] for digest in one.key_hashes) or "none",
+        " ".join(_keys_shown(one)) or "none",
         f"{one.weight:g}",
         "all" if set(one.classes) == set(fields.CLASSES) else " ".join(one.classes),
         *(str(count) if count else "-" for count in counts),
         f"{one.reserved_share:g} to {one.max_share:g}",
         "yes" if one.admin else "",
     )
+
+
+def _keys_shown(one: TenantConfig) -> list[str]:
+    hashes = [digest[:_HASH_SHOWN] for digest in one.key_hashes]
+    return hashes + [f"curve:{key[:_HASH_SHOWN]}" for key in one.curve_keys]
 
 
 def _update(path: Path, change: Callable[[str], str]) -> None:

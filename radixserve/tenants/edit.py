@@ -42,6 +42,16 @@ def add_tenant(text: str, values: Mapping[str, Any]) -> str:
 
 def replace_hashes(text: str, name: str, digest: str, *, keep_old: bool) -> str:
     """`text` with `digest` as the key hash of tenant `name`: its only one, or with `keep_old` the first."""
+    return _put_first(text, name, "key_hashes", digest, keep_old=keep_old)
+
+
+def add_curve_key(text: str, name: str, key: str) -> str:
+    """`text` with `key` as a public CURVE key of tenant `name`, before those that it has."""
+    return _put_first(text, name, "curve_keys", key, keep_old=True)
+
+
+def _put_first(text: str, name: str, field: str, value: str, *, keep_old: bool) -> str:
+    """`text` with `value` in the list `field` of tenant `name`: alone, or with `keep_old` the first."""
     document = copy.deepcopy(tomllib.loads(text))
     tenants = document.get("tenant", [])
     found = [i for i, one in enumerate(tenants) if one.get("name") == name]
@@ -52,18 +62,18 @@ def replace_hashes(text: str, name: str, digest: str, *, keep_old: bool) -> str:
     if len(tables) != len(tenants) or "name" not in tables[found[0]]:
         raise _unusual()
     tenant, spans = tenants[found[0]], tables[found[0]]
-    old = list(tenant.get("key_hashes", ()))
-    tenant["key_hashes"] = [digest, *old] if keep_old else [digest]
-    if "key_hashes" not in spans:
+    old = list(tenant.get(field, ()))
+    tenant[field] = [value, *old] if keep_old else [value]
+    if field not in spans:
         place = end_of_line(text, spans["name"].end)
-        return _checked(f'{text[:place]}{_newline(text)}key_hashes = ["{digest}"]{text[place:]}', document)
-    span = spans["key_hashes"]
-    array = _with_first(text, span, digest) if keep_old and old else f'["{digest}"]'
+        return _checked(f'{text[:place]}{_newline(text)}{field} = ["{value}"]{text[place:]}', document)
+    span = spans[field]
+    array = _with_first(text, span, value) if keep_old and old else f'["{value}"]'
     return _checked(text[: span.start] + array + text[span.end :], document)
 
 
 def _with_first(text: str, span: Span, digest: str) -> str:
-    """The array at `span` with one more string before the others, laid out as they are."""
+    """The array at `span` with one more string (nothing in it needs escaping) before the others, laid out as they are."""
     rest = text[span.start + 1 : span.end]
     own_line = re.match(r"[ \t]*(?:#[^\n]*)?(\r?\n[ \t]*)", rest)
     if own_line is None:

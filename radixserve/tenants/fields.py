@@ -20,6 +20,7 @@ MAX_KEYS = 64
 _MAX_INTEGER = 10**12
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = re.compile(r"[0-9a-f]{64}")
+_CURVE_KEY = re.compile(r"[0-9A-Za-z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
 _RESERVED = "anonymous"
 _ROLES = ("system", "user", "assistant", "")
 
@@ -55,6 +56,21 @@ def _key_hashes(value: Any) -> tuple[str, ...]:
     if len(set(lowered)) < len(lowered):
         raise FieldError("has the same hash twice")
     return lowered
+
+
+def curve_keys(value: Any) -> tuple[str, ...]:
+    """Public CURVE keys."""
+    keys = _strings(value, "a list of public CURVE keys")
+    if len(keys) > MAX_KEYS:
+        raise FieldError(f"has {len(keys)} keys; a tenant may have at most {MAX_KEYS}")
+    for number, one in enumerate(keys, 1):
+        if not _CURVE_KEY.fullmatch(one):
+            raise FieldError(
+                f"number {number} is not a public CURVE key (40 characters); `radixserve keygen --tenant` writes them"
+            )
+    if len(set(keys)) < len(keys):
+        raise FieldError("has the same key twice")
+    return keys
 
 
 def classes(value: Any) -> tuple[str, ...]:
@@ -144,6 +160,7 @@ def _show(value: Any) -> str:
 TENANT: Mapping[str, Callable[[Any], Any]] = {
     "name": name,
     "key_hashes": _key_hashes,
+    "curve_keys": curve_keys,
     "weight": weight,
     "classes": classes,
     "requests_per_minute": limit,

@@ -150,6 +150,7 @@ def _check_together(tenants: Sequence[TenantConfig], prefixes: Sequence[PublicPr
                 raise TenantsFileError(
                     f"{path}: tenant {tenant.name!r}: key_hashes has {digest[:8]}..., which is a key of tenant {owner!r} already"
                 )
+    _check_curve_keys(tenants, path)
     reserved = sum(tenant.reserved_share for tenant in tenants)
     if reserved > 1 + _SHARE_SLACK:
         raise TenantsFileError(f"{path}: reserved_share of all tenants together is {reserved:g}; it must be at most 1")
@@ -158,3 +159,14 @@ def _check_together(tenants: Sequence[TenantConfig], prefixes: Sequence[PublicPr
         first = seen.setdefault(prefix, number)
         if first != number:
             raise TenantsFileError(f"{path}: public_prefix {number}: the same role and text as public_prefix {first}")
+
+
+def _check_curve_keys(tenants: Sequence[TenantConfig], path: Path) -> None:
+    owners: dict[str, str] = {}
+    for tenant in tenants:
+        for key in tenant.curve_keys:
+            owner = owners.setdefault(key, tenant.name)
+            if owner != tenant.name:
+                raise TenantsFileError(
+                    f"{path}: tenant {tenant.name!r}: curve_keys has {key[:8]}..., which is a key of tenant {owner!r} already"
+                )
