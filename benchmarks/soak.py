@@ -3,7 +3,7 @@
     python -m benchmarks.soak [--requests 3000] [--seed 0] [--concurrency 24] [--model PATH]
 
 Over HTTP (streamed and not, `n`, stop strings, log-probabilities, JSON, clients that hang up), the DSL (forks, scores, failing
-programs) and the low-level client (rollbacks, cancels, drops). Exits with 1 unless every request was answered exactly once, the
+programs) and the low-level client (rollbacks, leases, cancels, drops). Exits with 1 unless every request was answered exactly once, the
 books balance when it is over, and no process has grown.
 """
 
@@ -29,8 +29,8 @@ import psutil
 import uvicorn
 
 import radixserve as rs
-from benchmarks import load
 from benchmarks.load import settled_stats
+from benchmarks.soak_ops import send_random_ops, words
 from radixserve.http.app import create_app
 from radixserve.http.config import HttpConfig
 from radixserve_tokenizer import protocol as wire
@@ -40,14 +40,6 @@ if TYPE_CHECKING:
 
     from radixserve_tokenizer.protocol import Event
 
-WORDS = [
-    *load.WORDS[:10],
-    "Ünïcode",
-    "日本",
-    "🙂",
-    "\n\n",
-    "{}",
-]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 SETTINGS: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 768, "max_running": 8, "log_level": "warning"}
 ANSWER_S = 120.0
@@ -114,7 +106,7 @@ class Soak:
 
     async def _http(self, rng: random.Random) -> str:
         body: dict[str, Any] = {
-            "prompt": _words(rng, rng.choice((1, 8, 60))),
+            "prompt": words(rng, rng.choice((1, 8, 60))),
             "max_tokens": rng.choice((1, 5, 40)),
             "n": rng.choice((1, 1, 4)),
             "temperature": rng.choice((0, 1)),
@@ -170,7 +162,7 @@ class Soak:
 
     async def _dsl(self, rng: random.Random) -> str:
         n, fails = rng.choice((1, 3, 6)), rng.random() < 0.2
-        arguments = (_words(rng, rng.choice((2, 20))), n, rng.choice((1, 6, 30)), fails)
+        arguments = (words(rng, rng.choice((2, 20))), n, rng.choice((1, 6, 30)), fails)
         try:
             async with asyncio.timeout(rng.random() * 0.5 if rng.random() < 0.2 else None):
                 run = await tree.arun(*arguments, engine=self.engine, seed=rng.randrange(100))
@@ -187,7 +179,7 @@ class Soak:
     # ---- the wire -------------------------------------------------------------------------------------------------
 
     async def _wire(self, rng: random.Random) -> str:
-        """A program op by op: gens, rollbacks to any earlier op, forks, cancels and drops. Each op with a value is answered once."""
+        """A program op by op: gens, rollbacks to any earlier op, forks, leases, cancels and drops. Each op with a value is answered once."""
         loop = asyncio.get_running_loop()
         heard: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -195,9 +187,8 @@ class Soak:
             loop.call_soon_threadsafe(heard.put_nowait, event)
 
         channel = self.engine.client.open(hear, credits=rng.choice((0, 4, 1 << 20)), seed=rng.randrange(1000))
-        expected: set[int] = set()
         try:
-            self._ops(channel, rng, expected)
+            expected = send_random_ops(channel, rng)
             answers: Counter[int] = Counter()
             while expected - answers.keys():
                 event = await heard.get()
@@ -210,54 +201,6 @@ class Soak:
         finally:
             channel.close()
         return "answered"
-
-    @staticmethod
-    def _ops(channel: Any, rng: random.Random, expected: set[int]) -> None:
-        program = channel.program
-        of_branch: dict[int, list[int]] = {0: []}
-
-        def op(branch: int) -> dict[str, Any]:
-            number = channel.next_op()
-            of_branch[branch].append(number)
-            return {"program": program, "op": number, "branch": branch}
-
-        channel.send(wire.Append(**op(0), role="user", parts=(wire.Text(text=_words(rng, 4)),)))
-        for _ in range(rng.randrange(1, 10)):
-            branch = rng.choice(list(of_branch))
-            kind = rng.choice(("gen", "gen", "append", "rollback", "fork", "score", "cancel", "drop"))
-            if kind == "gen":
-                expected.add(var := channel.next_var())
-                sampling = wire.Sampling(max_tokens=rng.choice((1, 4, 20)), ignore_eos=True, logprobs=rng.choice((-1, 2)))
-                channel.send(wire.Gen(**op(branch), var=var, stream=rng.random() < 0.5, sampling=sampling))
-            elif kind == "score":
-                expected.add(var := channel.next_var())
-                channel.send(wire.Score(**op(branch), var=var, options=("one", "two", "three and more")))
-            elif kind == "append":
-                parts: tuple[wire.Part, ...] = (wire.Text(text=_words(rng, 3)),)
-                if expected and rng.random() < 0.5:
-                    parts += (wire.VarRef(var=rng.choice(sorted(expected))),)
-                channel.send(wire.Append(**op(branch), parts=parts))
-            elif kind == "rollback" and of_branch[branch]:
-                to = rng.choice(of_branch[branch])
-                channel.send(wire.Rollback(**op(branch), to_op=to))
-            elif kind == "fork" and len(of_branch) < 12:
-                count = rng.randrange(1, 4)
-                first = channel.next_branches(count)
-                channel.send(wire.Fork(**op(branch), first=first, count=count))
-                of_branch.update({number: [] for number in range(first, first + count)})
-            elif kind == "cancel":
-                channel.send(wire.Cancel(program=program, branches=(branch,)))
-            elif kind == "drop" and branch:
-                channel.send(wire.Drop(program=program, branches=(branch,)))
-                del of_branch[branch]
-            if rng.random() < 0.3:
-                channel.flush()
-        channel.flush()
-
-
-def _words(rng: random.Random, count: int) -> str:
-    # Few first words: prompts share prefixes, and differ inside pages.
-    return " ".join([WORDS[rng.randrange(3)], *(rng.choice(WORDS) for _ in range(count - 1))]) or "x"
 
 
 def _check_choices(ends: list[tuple[int, str]], n: int) -> None:
@@ -304,7 +247,7 @@ def soak(model: str, count: int, *, seed: int = 0, concurrency: int = 24) -> Rep
             return report
         if stats["pages_free"] + stats["pages_cached"] != stats["pages_total"] or stats["pages_locked"]:
             report.problems.append(f"pages are lost: {stats}")
-        if stats["num_programs"] or stats["num_queued"] or stats["num_requests_in_flight"]:
+        if stats["num_programs"] or stats["num_queued"] or stats["num_requests_in_flight"] or stats["num_leases"]:
             report.problems.append(f"something is still open: {stats}")
         report.growth_mb = {name: mb - before[name] for name, mb in _memory_mb(engine).items()}
         report.problems += [f"{name} has grown by {mb:.0f} MB" for name, mb in report.growth_mb.items() if mb > GROWTH_MB]
