@@ -160,20 +160,18 @@ class AdmissionRound:
         self._leaders = leaders
         self._kept_back = kept_back
         self._is_over = False
-        self._waits_for_leader: set[Sequence] = set()
-        """Overdue sequences whose turn it is, and that a running one is computing a prefix for."""
+        self._deferred: set[Sequence] = set()
+        """Those for which a running one is computing a prefix."""
 
     def offer(self, sequence: Sequence, budget: StepBudget) -> Sequence | None:
         """Start it, if it can; returns the running sequence that it waits for instead, if there is one."""
         if self._is_over or self._kept_back.holds(sequence) or not self._admission.has_slot():
             return None
-        overdue = self._admission.overdue(sequence, self._step.now_s)
-        if overdue in self._waits_for_leader:
-            return None  # no other of its tenant takes its turn meanwhile
+        if self._admission.overdue(sequence, self._step.now_s) in self._deferred:
+            return None  # nobody of its tenant takes the turn that is an overdue one's
         leader = self._admission.leader_of(sequence, self._leaders)
         if leader is not None:
-            if sequence is overdue:
-                self._waits_for_leader.add(sequence)
+            self._deferred.add(sequence)
             return leader
         demand = self._admission.start(self._step, sequence, budget, self._kept_back)
         if demand is None:

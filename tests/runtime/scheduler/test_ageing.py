@@ -57,11 +57,13 @@ class Promise:
         self.most_in_a_step = max(self.most_in_a_step, num_overdue if num_admitted > 1 else 0)
 
 
-def run(policy: str, max_running: int, num_pages: int, shared: int, seed: int, tenants: int, num_steps: int = 250) -> Promise:
+def run(
+    policy: str, max_running: int, num_pages: int, shared: int, seed: int, tenants: int, budget: int = 128, num_steps: int = 250
+) -> Promise:
     """Everybody sends more than can be served, of all classes, some of it beginning alike."""
     source = random.Random(seed)
     machine = Quick(
-        num_pages, 16, policy=policy, max_running=max_running, max_batch_tokens=128, ageing_s=AGEING_S, quantum=200.0, window=24
+        num_pages, 16, policy=policy, max_running=max_running, max_batch_tokens=budget, ageing_s=AGEING_S, quantum=200.0, window=24
     )
     promise = Promise(policy in ("vtc", "dlpm"))
     number = 0
@@ -70,7 +72,7 @@ def run(policy: str, max_running: int, num_pages: int, shared: int, seed: int, t
             number += 1
             tenant = str(source.randrange(tenants))
             sequence = machine.add(
-                [*prompt(shared, source.randrange(4)), *prompt(source.randint(1, 40), number)],
+                [*prompt(shared, -(number // 3)), *prompt(source.randint(1, 40), number)],
                 source.choice((1, 2, 12)),
                 tenant=tenant,
                 namespace=(("tenant", tenant),),
@@ -93,14 +95,15 @@ def run(policy: str, max_running: int, num_pages: int, shared: int, seed: int, t
     policy=st.sampled_from(["fcfs", "lpm", "vtc", "dlpm"]),
     max_running=st.sampled_from([2, 8, 24]),
     num_pages=st.sampled_from([24, 1024]),
-    shared=st.sampled_from([0, 60]),
+    shared=st.sampled_from([0, 60, 250]),
     seed=st.integers(0, 1000),
     tenants=st.integers(1, 3),
+    budget=st.sampled_from([128, 1024]),
 )
 def test_an_overdue_sequence_has_one_of_the_next_admissions(
-    policy: str, max_running: int, num_pages: int, shared: int, seed: int, tenants: int
+    policy: str, max_running: int, num_pages: int, shared: int, seed: int, tenants: int, budget: int
 ) -> None:
-    run(policy, max_running, num_pages, shared, seed, tenants)
+    run(policy, max_running, num_pages, shared, seed, tenants, budget)
 
 
 @pytest.mark.parametrize("policy", ["lpm", "dlpm"])
@@ -108,3 +111,21 @@ def test_a_step_of_many_admissions_has_many_overdue_ones(policy: str) -> None:
     promise = run(policy, 24, 1024, 0, 0, 1)
     assert promise.num_kept > 50
     assert promise.most_in_a_step > 1
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "dlpm"])
+def test_nobody_takes_the_turn_of_one_that_waits_for_a_prefix(policy: str) -> None:
+    machine = Quick(4096, 16, policy=policy, max_running=12, max_batch_tokens=1024, ageing_s=1.0)
+    text = prompt(1100, 0)
+    leader = machine.add(text, 50)
+    follower = machine.add([*text, 1], 1)
+    others = [machine.add(prompt(8, 1 + number), 50) for number in range(8)]
+    machine.now_s += 2.0
+    machine.step()
+    assert leader.first_scheduled_s == machine.scheduler._state.tracked[follower].since_s + 2.0
+    machine.step()  # the rest of the leader's prompt, which the follower waits for
+    assert follower.first_scheduled_s < 0
+    assert sum(other.first_scheduled_s > 0 for other in others) == 3
+    machine.step()
+    assert follower.first_scheduled_s > 0
+    assert sum(other.first_scheduled_s > 0 for other in others) > 3
