@@ -90,6 +90,11 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def http_settings(config: ServeConfig, names: tuple[str, ...]) -> HttpConfig:
+    """The HTTP server's settings. More prompts than may wait could never be admitted together: that is a mistake, not an overload."""
+    return HttpConfig(served_names=names, max_prompts=min(HttpConfig().max_prompts, config.max_queued))
+
+
 def _server_key(config: ServeConfig) -> str:
     return read_pair(Path(config.server_keys).expanduser()).public
 
@@ -100,7 +105,7 @@ def _serve(engine: Engine, listener: socket.socket, say: Callable[[str], None]) 
     say(f"model ready: {card.architecture}, context {card.max_context:,} tokens")
     if engine.supervisor.num_tenants:
         say(f"{engine.supervisor.num_tenants:,} tenants: every request needs a key")
-    settings = HttpConfig(served_names=names)
+    settings = http_settings(engine.config, names)
     server = build_server(create_app(engine.client, settings=settings), settings)
     host, port = listener.getsockname()[:2]
     say(

@@ -16,7 +16,7 @@ from radixserve.config import ConfigError, ServeConfig, load_config
 from radixserve.engine import Engine
 from radixserve.launcher.lock import AccountsLock
 from radixserve.launcher.settings import Sockets, declared_tenants, runtime_settings, tokenizer_settings, usage_db
-from radixserve.serve import run
+from radixserve.serve import http_settings, run
 from radixserve.tenants import TenantsFileError
 from radixserve_runtime.config import RuntimeConfig, TenantShare
 from radixserve_tokenizer.config import TokenizerConfig
@@ -163,3 +163,8 @@ def test_serving_with_a_broken_tenants_file_names_it(tenants: Path, monkeypatch:
     console = Console(record=True, width=400)
     assert run(ServeConfig(port=0, model="/no/such/model", tenants=str(tenants)), console) == 1
     assert f"{tenants}: tenant 1: name must be" in console.export_text()
+
+
+def test_more_prompts_than_may_wait_are_a_mistake_of_the_request() -> None:
+    assert http_settings(ServeConfig(max_queued=4), ("m",)).max_prompts == 4
+    assert http_settings(ServeConfig(max_queued=10_000), ("m",)).max_prompts == http_settings(ServeConfig(), ("m",)).max_prompts

@@ -34,6 +34,8 @@ requests_per_minute = 60
 tokens_per_minute = 100_000
 max_running = 8
 max_queued = 16
+max_programs = 9
+max_context = 512
 reserved_share = 0.25
 max_share = 0.5
 admin = true
@@ -63,6 +65,7 @@ def test_every_key(tmp_path: Path) -> None:
     first, second = parsed.tenants
     assert (first.name, first.key_hashes, first.weight, first.classes) == ("search", (A, B), 3.0, ("standard", "background"))
     assert (first.requests_per_minute, first.tokens_per_minute, first.max_running, first.max_queued) == (60, 100_000, 8, 16)
+    assert (first.max_programs, first.max_context) == (9, 512)
     assert (first.reserved_share, first.max_share, first.admin) == (0.25, 0.5, True)
     assert (second.name, second.key_hashes, second.weight, second.admin) == ("chat.eu-1", (), 1.0, False)
     assert [(one.role, one.text) for one in parsed.public_prefixes] == [("system", "You are helpful."), ("", "Zürich\n")]

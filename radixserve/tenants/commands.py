@@ -56,6 +56,8 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
         ("--tokens-per-minute", int, fields.limit, "Prompt and output tokens; 0: no limit."),
         ("--max-running", int, fields.limit, "Generations that run at once; 0: no limit."),
         ("--max-queued", int, fields.limit, "Generations that may wait; 0: no limit."),
+        ("--max-programs", int, fields.limit, "Programs that may be open, idle ones too; 0: a quarter of the engine's."),
+        ("--max-context", int, fields.limit, "Tokens of one sequence, prompt and output; 0: what the model allows."),
         ("--reserved-share", float, fields.share, "Part of the KV pool (0 to 1) that is kept for it."),
         ("--max-share", float, fields.share, "Part of the KV pool (0 to 1) that it may hold at most."),
     )
@@ -113,7 +115,20 @@ def list_tenants(path: Path) -> None:
         raise click.ClickException(f"{path}: {error}") from error
     except TenantsFileError as error:
         raise click.ClickException(str(error)) from error
-    columns = ("tenant", "keys", "weight", "classes", "requests/min", "tokens/min", "running", "queued", "share", "admin")
+    columns = (
+        "tenant",
+        "keys",
+        "weight",
+        "classes",
+        "requests/min",
+        "tokens/min",
+        "running",
+        "queued",
+        "programs",
+        "context",
+        "share",
+        "admin",
+    )
     table = Table(*columns, box=None, pad_edge=False)
     for one in tenants:
         table.add_row(*_row(one))
@@ -124,7 +139,10 @@ def list_tenants(path: Path) -> None:
 
 
 def _row(one: TenantConfig) -> tuple[str, ...]:
-    counts = (one.requests_per_minute, one.tokens_per_minute, one.max_running, one.max_queued)
+    counts = (
+        *(one.requests_per_minute, one.tokens_per_minute),
+        *(one.max_running, one.max_queued, one.max_programs, one.max_context),
+    )
     return (
         one.name,
         " ".join(_keys_shown(one)) or "none",

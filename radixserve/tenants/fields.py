@@ -167,6 +167,8 @@ TENANT: Mapping[str, Callable[[Any], Any]] = {
     "tokens_per_minute": limit,
     "max_running": limit,
     "max_queued": limit,
+    "max_programs": limit,
+    "max_context": limit,
     "reserved_share": share,
     "max_share": _max_share,
     "admin": _admin,

@@ -23,6 +23,10 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Generations that the runtime is given at a time; more of an admitted program wait here and are not refused."""
     max_queued: int = 0
     """Generations that may wait for their first token before its new programs are refused with 429."""
+    max_programs: int = 0
+    """Programs that may be open at a time, idle ones too; 0: a quarter of the engine's."""
+    max_context: int = 0
+    """Most tokens of one of its sequences, prompt and output; 0: what the model allows."""
     reserved_share: float = 0.0
     max_share: float = 1.0
     admin: bool = False

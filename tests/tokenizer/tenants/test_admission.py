@@ -403,3 +403,44 @@ def test_whatever_comes_every_program_gets_one_answer_and_nothing_leaks(
 def test_encode_is_one_token_a_letter() -> None:
     """What the numbers above rest on."""
     assert len(encode("x" * 20)) == 20
+
+
+def test_idle_programs_count_and_one_tenant_leaves_room_for_others() -> None:
+    it = world(tenant("a", max_programs=2), tenant("b"), max_programs=8)
+    it.send(*(wire.Open(program=number, api_key=key("a")) for number in range(3)))
+    refused = it.one(wire.Refused)
+    assert (refused.program, refused.status, refused.code) == (2, 429, "too_many_programs")
+    assert "limit 2" in refused.message
+    # Without a limit of its own: a quarter of the engine's.
+    it.send(*(wire.Open(program=10 + number, api_key=key("b")) for number in range(3)))
+    assert [event.program for event in it.of(wire.Refused)] == [2, 12]
+    it.send(wire.Close(program=0), wire.Open(program=20, api_key=key("a")))
+    assert it.of(wire.Admitted)[-1].program == 20
+
+
+def test_everybody_together_has_the_engines_limit() -> None:
+    it = World(settings=config(max_programs=4)).send(*(wire.Open(program=number) for number in range(5)))
+    assert len(it.of(wire.Admitted)) == 4
+    assert it.one(wire.Refused).status == 503
+
+
+def test_a_tenants_context() -> None:
+    it = world(tenant("a", max_context=8), tenant("b", max_context=10**6), hold=False)
+    it.send(*ask(1, "a", "abcd", max_tokens=4), *ask(2, "a", "abcd", max_tokens=5), *ask(3, "b", "abcd", max_tokens=5))
+    assert {done.program for done in it.of(wire.Done)} == {1, 3}
+    failed = it.one(wire.Failed)
+    assert (failed.program, failed.code) == (2, "context_length_exceeded")
+    assert "maximum context length is 8 tokens" in failed.message
+    it.send(*ask(4, "a", "x" * 1000), *ask(5, "a", "ab", max_tokens=None), *ask(6, "b", "x" * 1000))
+    assert it.one(wire.Failed, program=4, op=0).code == "context_length_exceeded"
+    assert it.one(wire.Done, program=6)
+    asked = [message.sampling.max_tokens for message in it.sent(rt.Generate)]
+    assert 6 in asked, "without max_tokens: what is left of the tenant's context"
+    it.send(
+        wire.Open(program=7, api_key=key("a")),
+        append(0, "abcdefg", program=7),
+        wire.Score(program=7, op=1, branch=0, var=0, options=("AB", "hello")),  # one token each
+    )
+    assert it.one(wire.Done, program=7)
+    it.send(wire.Score(program=7, op=2, branch=0, var=1, options=("xyz",)))
+    assert it.one(wire.Failed, program=7).code == "context_length_exceeded"

@@ -15,6 +15,7 @@ _MAX_RETRY_S = 60.0
 _SMOOTHING = 0.1
 _MAX_GAP_S = 5.0
 _EXPECT_S = 1.0
+_DEFAULT_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Admission:
         self.num_programs += 1
         self._expected[program] = _Expected(now + _EXPECT_S, tenant, needs.uncached_tokens)
         self._num_uncached_tokens += needs.uncached_tokens
+        tenant.num_programs += 1
         tenant.num_expected += 1
         tenant.quota.admit(needs.tokens, now)
         tenant.account.admitted(now)
@@ -90,9 +92,10 @@ class Admission:
         if tenant is not None:
             tenant.account.refused(now)
 
-    def close(self, program: int) -> None:
+    def close(self, program: int, tenant: Tenant) -> None:
         """An admitted program ended."""
         self.num_programs -= 1
+        tenant.num_programs -= 1
         self._came(program)
 
     def enqueue(self, program: int, ticket: Ticket) -> None:
@@ -120,12 +123,24 @@ class Admission:
         if wait_s > 0:
             message = f"the limit on {what} a minute is reached; try again in {wait_s:.3g} s"
             return Refusal(429, "rate_limit_exceeded", message, wait_s)
+        most = self._most_programs(tenant)
+        if most and tenant.num_programs >= most:
+            message = (
+                f"{tenant.num_programs} of your programs are open, idle ones too (limit {most}): close some or try again later"
+            )
+            return Refusal(429, "too_many_programs", message, _MIN_RETRY_S)
         self._forget_expected(now)
         most, waiting = tenant.config.max_queued, tenant.num_queued + tenant.num_expected
         if most and waiting >= most:
             message = f"{waiting} of your generations wait for their first token (limit {most}); try again later"
             return Refusal(429, "rate_limit_exceeded", message, self._retry_after_s(waiting))
         return None
+
+    def _most_programs(self, tenant: Tenant) -> int:
+        """Without a limit of its own a tenant may have a part of the engine's, so that others find room. 0: no limit."""
+        if not tenant.name:
+            return 0  # everybody
+        return tenant.config.max_programs or max(1, int(self._max_programs * _DEFAULT_SHARE))
 
     def _over_engines_limits(self, needs: Needs, now: float) -> Refusal | None:
         if self.num_programs >= self._max_programs:

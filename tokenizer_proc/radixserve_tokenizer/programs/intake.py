@@ -122,7 +122,7 @@ class Intake:
         """Admit or refuse a program by what is known of it now."""
         services, client, now = self._services, program.client, self._services.clock()
         model = services.link.model
-        needs = needs_of(program, None if model is None else model.max_context)
+        needs = needs_of(program, None if model is None else program.tenant.bounded(model).max_context)
         client.undecided.pop(program, None)
         services.undecided.pop(program, None)
         refusal = services.admission.refusal(program.tenant, needs, now)

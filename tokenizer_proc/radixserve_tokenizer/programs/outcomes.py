@@ -160,7 +160,7 @@ class Outcomes:
         self._services.budgets.forget(program)
         self._services.detached.forget(program)
         if program.is_admitted:
-            self._services.admission.close(program.uid)
+            self._services.admission.close(program.uid, program.tenant)
 
     def release(self, task: Task) -> None:
         """The branch is not busy with `task` any more; whoever works on it stops."""

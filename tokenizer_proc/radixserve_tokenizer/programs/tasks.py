@@ -112,7 +112,7 @@ class Tasks:
         if model is None and not branch.waits_at_gate:
             branch.waits_at_gate = True
             self._services.gated.append(branch)
-        return model
+        return None if model is None else branch.program.tenant.bounded(model)
 
     def _grammar_came(self, task: Generation, result: runtime.GrammarRef | OpError) -> None:
         task.undo = None

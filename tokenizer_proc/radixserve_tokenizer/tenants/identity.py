@@ -7,6 +7,8 @@ import hmac
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from radixserve_tokenizer.config import TenantConfig
 from radixserve_tokenizer.peers import CURVE_KEY_CHARS
 from radixserve_tokenizer.tenants.quotas import Quota
@@ -14,10 +16,12 @@ from radixserve_tokenizer.tenants.quotas import Quota
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from radixserve_runtime.protocol import ModelInfo
     from radixserve_tokenizer.protocol import Priority
     from radixserve_tokenizer.tenants.accounts import Account, Accounts
 
 #: From the most urgent down.
+_LIMITS = ("requests_per_minute", "tokens_per_minute", "max_running", "max_queued", "max_programs", "max_context")
 CLASSES: tuple[Priority, ...] = ("interactive", "standard", "background")
 
 
@@ -36,6 +40,8 @@ class Tenant:
     """Generations that wait for their first token, held back ones included."""
     num_expected: int = 0
     """Programs that were just admitted and have no generation yet."""
+    num_programs: int = 0
+    """Programs that are open."""
     num_running: int = 0
     """Generations that the runtime has been given."""
     classes: tuple[Priority, ...] = field(init=False)
@@ -47,6 +53,11 @@ class Tenant:
     def name(self) -> str:
         """Empty for the anonymous tenant."""
         return self.config.name
+
+    def bounded(self, model: ModelInfo) -> ModelInfo:
+        """The model as far as this tenant may use its context."""
+        most = self.config.max_context
+        return msgspec.structs.replace(model, max_context=most) if 0 < most < model.max_context else model
 
     def class_for(self, asked: Priority) -> Priority:
         """The class that a program gets: the asked one, or the best below it that this tenant may use.
@@ -117,8 +128,7 @@ def _check(configs: Sequence[TenantConfig]) -> None:
         unknown = [each for each in config.classes if each not in CLASSES]
         if unknown or not config.classes:
             raise TenantSettingsError(f"tenant {config.name!r}: classes must be one or more of {', '.join(CLASSES)}")
-        limits = (config.requests_per_minute, config.tokens_per_minute, config.max_running, config.max_queued)
-        if min(limits) < 0:
+        if min(getattr(config, name) for name in _LIMITS) < 0:
             raise TenantSettingsError(f"tenant {config.name!r}: limits must be 0 (none) or more")
         _check_curve_keys(config, curve_owners)
         for key_hash in config.key_hashes:
