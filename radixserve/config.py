@@ -52,7 +52,15 @@ class ServeConfig:
         "continuous", "Batching; the last two are baselines for benchmarks."
     )
     policy: Literal["fcfs", "lpm", "vtc", "dlpm"] = _flag("dlpm", "Order of waiting requests; the others are there to compare.")
-    ageing_s: float = _flag(10.0, "Seconds after which a waiting request counts as one priority class higher.")
+    quantum: float = _flag(
+        512.0, "Charge units (docs/fairness.md) that a tenant is served at a stretch: more for more prefix hits, less for smaller gaps."
+    )
+    level_unit: float = _flag(
+        1024.0, "Charge units of a program's first level: programs that had less go first, at twice as many the next level begins; 0: no levels."
+    )
+    ageing_s: float = _flag(
+        10.0, "Seconds (background: twice as many) after which a waiting request is overdue: every fourth of its tenant's goes by waiting alone."
+    )
     max_queue_delay_ms: float = _flag(50.0, "Dynamic and static batching: how long the first request waits for company.")
     threads: int = _flag(0, "Compute threads; 0: the cores this process may use.")
     tenants: str = _flag("", "Tenants file (docs/tenants.md); empty: one anonymous tenant.")
@@ -72,8 +80,11 @@ class ServeConfig:
         for name in ("max_context", "threads", "max_queued_tokens", "itl_target_ms", "max_queue_delay_ms"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must not be negative or NaN, but is {getattr(self, name)}")
-        if not 0 < self.ageing_s < math.inf:
-            raise ConfigError(f"ageing_s must be above 0, not {self.ageing_s}")
+        for name in ("ageing_s", "quantum"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be a number above 0, not {getattr(self, name)}")
+        if not 0 <= self.level_unit < math.inf:
+            raise ConfigError(f"level_unit must not be negative, but is {self.level_unit}")
         if self.allow_anonymous and self.tenants:
             raise ConfigError("allow_anonymous is for a server without tenants; with a tenants file every request needs a key")
         self._check_listen()

@@ -46,11 +46,14 @@ def tenants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_process_is_told_its_part(tenants: Path) -> None:
-    config = ServeConfig(tenants=str(tenants), policy="vtc", ageing_s=3.0, max_queued_tokens=77, usage_db=":memory:")
+    config = ServeConfig(
+        tenants=str(tenants), policy="vtc", ageing_s=3.0, quantum=64.0, level_unit=0.0, max_queued_tokens=77, usage_db=":memory:"
+    )
     declared = declared_tenants(config)
     runtime = runtime_settings(config, declared, "/model", SOCKETS)
     assert runtime.tenants == (TenantShare(name="a", weight=2.0, reserved_share=0.25, max_share=0.75),)
-    assert (runtime.policy, runtime.ageing_s, runtime.socket) == ("vtc", 3.0, "ipc://r")
+    assert (runtime.policy, runtime.ageing_s, runtime.quantum, runtime.level_unit) == ("vtc", 3.0, 64.0, 0.0)
+    assert runtime.socket == "ipc://r"
     tokenizer = tokenizer_settings(config, declared, "/model", "name", SOCKETS)
     assert (tokenizer.tenants[0].name, tokenizer.tenants[0].max_queued) == ("a", 3)
     assert [one.text for one in tokenizer.public_prefixes] == ["Be kind."]
@@ -102,6 +105,9 @@ def test_a_file_gives_paths_relative_to_itself(tenants: Path, tmp_path: Path) ->
     ("make", "words"),
     [
         (lambda: ServeConfig(ageing_s=0), "ageing_s"),
+        (lambda: ServeConfig(quantum=0), "quantum"),
+        (lambda: ServeConfig(quantum=float("inf")), "quantum"),
+        (lambda: ServeConfig(level_unit=-1.0), "level_unit"),
         (lambda: ServeConfig(ageing_s=float("nan")), "ageing_s"),
         (lambda: ServeConfig(max_queued_tokens=-1), "max_queued_tokens"),
         (lambda: ServeConfig(allow_anonymous=True, tenants="x"), "allow_anonymous"),

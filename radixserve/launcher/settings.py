@@ -52,6 +52,8 @@ def runtime_settings(config: ServeConfig, declared: TenantsFile, model_path: str
         schedule=config.schedule,
         policy=config.policy,
         ageing_s=config.ageing_s,
+        quantum=config.quantum,
+        level_unit=config.level_unit,
         max_queue_delay_ms=config.max_queue_delay_ms,
         num_threads=config.threads,
         log_level=config.log_level,

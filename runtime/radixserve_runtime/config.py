@@ -55,4 +55,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Order between and within tenants (scheduler/policy.py)."""
     tenants: tuple[TenantShare, ...] = ()
     ageing_s: float = 10.0
-    """A sequence that waited so long counts as one class higher."""
+    """A sequence that waited so long (background: twice) is overdue: every fourth admission of its tenant goes to the first such."""
+    quantum: float = 512.0
+    """Charge units for each unit of weight that a tenant is served at a stretch (docs/fairness.md)."""
+    level_unit: float = 1024.0
+    """Charge units of a program's first level of attained service; 0: no levels."""

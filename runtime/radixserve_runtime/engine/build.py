@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,6 +72,8 @@ def build_core(config: RuntimeConfig, clock: Callable[[], float] = time.monotoni
             policy=config.policy,
             tenants={tenant.name: tenant.weight for tenant in config.tenants},
             ageing_s=config.ageing_s,
+            quantum=config.quantum,
+            level_unit=config.level_unit or math.inf,
         ),
         cache,
         pool,
