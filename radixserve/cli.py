@@ -1,4 +1,4 @@
-"""The command line: `radixserve serve | pull | chat | tenant`."""
+"""The command line: `radixserve serve | pull | chat | bench | tenant`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import click
 
 from radixserve import __version__
+from radixserve.bench.command import bench
 from radixserve.config import ConfigError, ServeConfig, load_config
 from radixserve.keygen import keygen
 from radixserve.tenants.commands import tenant
@@ -101,6 +102,7 @@ def chat(url: str, model: str, system: str, max_tokens: int, temperature: float,
 
 main.add_command(keygen)
 main.add_command(tenant)
+main.add_command(bench)
 
 
 if __name__ == "__main__":

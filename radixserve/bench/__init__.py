@@ -1,0 +1,1 @@
+"""`radixserve bench`: named workloads against any OpenAI-compatible server, or against an engine's socket."""

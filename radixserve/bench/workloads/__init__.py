@@ -1,0 +1,1 @@
+"""The workloads, a kind a file; `catalog.py` names them."""
