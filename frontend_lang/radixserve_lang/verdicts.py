@@ -130,23 +130,29 @@ def _refusal(check: Check) -> Exception | None:
 
 def _refused_for_good(record: OpRecord, check: Check, done: Done, problem: Exception) -> InvalidValueError:
     count = len(check.attempts)
+    if not isinstance(problem, REFUSALS):
+        said = f"the validator raised {type(problem).__name__}, which is no verdict: {problem}"
+        return _error(record, done, problem, said, "Raise ValueError in it to refuse a value.", tuple(check.attempts))
     tried = "" if count == 1 else f"none of {count} attempts gave a valid value. The last: "
-    mistake = "" if isinstance(problem, REFUSALS) else f"the validator raised {type(problem).__name__}: "
-    return invalid_value(record, done, problem, f"{tried}{mistake}", check.advice, tuple(check.attempts))
+    return _error(record, done, problem, tried + _misfit(problem), check.advice, tuple(check.attempts))
 
 
-def invalid_value(
-    record: OpRecord, done: Done, problem: Exception, prefix: str = "", advice: str = "", attempts: tuple[Attempt, ...] = ()
+def invalid_value(record: OpRecord, done: Done, problem: Exception) -> InvalidValueError:
+    """The error for a text that is no value of what was asked for, where nothing is tried again."""
+    advice = "Ask for what the model can write, or give retries=."
+    return _error(record, done, problem, _misfit(problem), advice, (Attempt(done.value, str(problem)),))
+
+
+def _misfit(problem: Exception) -> str:
+    return f"the text is not a value of what was asked for: {problem or type(problem).__name__}"
+
+
+def _error(
+    record: OpRecord, done: Done, problem: Exception, said: str, advice: str, attempts: tuple[Attempt, ...]
 ) -> InvalidValueError:
-    """The error for a text that is no value of what was asked for."""
-    cut = " It was cut at max_tokens: raise that." if done.finish_reason == "length" else advice and f" {advice}"
-    error = InvalidValueError(
-        record.kind,
-        record.where,
-        "invalid_value",
-        f"{prefix}the text is not a value of what was asked for.{cut} {problem}",
-        partial=done.value,
-    )
-    error.attempts = attempts or (Attempt(done.value, str(problem)),)
+    cut = done.finish_reason == "length"
+    message = f"{said}\n  {'It was cut at max_tokens: raise that.' if cut else advice}"
+    error = InvalidValueError(record.kind, record.where, "invalid_value", message, partial=done.value)
+    error.attempts = attempts
     error.__cause__ = problem
     return error
