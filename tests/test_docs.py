@@ -13,6 +13,7 @@ import radixserve
 from radixserve.config import ServeConfig, load_config
 from radixserve.http import engine_stats, tenant_stats, unsupported
 from radixserve.http.metrics import Metrics
+from radixserve.http.responses_api.request import ResponsesRequest
 from radixserve.http.schemas import ChatRequest, CompletionRequest
 from radixserve.tenants import fields as tenant_fields
 from radixserve.tenants.file import parse_tenants
@@ -96,13 +97,13 @@ def test_every_public_name_is_in_the_guide() -> None:
 
 def test_every_field_of_a_request_is_documented() -> None:
     known = names(read("docs/http.md"))
-    missing = {field for model in (ChatRequest, CompletionRequest) for field in model.model_fields} - known
+    missing = {field for model in (ChatRequest, CompletionRequest, ResponsesRequest) for field in model.model_fields} - known
     assert not missing
 
 
 def test_every_field_that_is_refused_is_documented() -> None:
     known = names(read("docs/http.md"))
-    refused = {name for table in (unsupported._COMMON, unsupported._CHAT, unsupported._COMPLETION) for name in table}
+    refused = {name for table in (unsupported._COMMON, *unsupported._TABLES.values()) for name in table}
     assert refused
     assert not refused - known
 

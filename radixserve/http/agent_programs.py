@@ -78,7 +78,8 @@ class AgentPrograms:
                 self._end(kept)
 
     def _of(self, owner: str, program_id: str) -> _Kept | None:
-        return self._kept.get(owner, {}).get(program_id)
+        own = self._kept.get(owner)
+        return None if own is None else own.get(program_id)
 
     def _end(self, kept: _Kept | None) -> None:
         if kept is None:

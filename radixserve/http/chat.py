@@ -50,7 +50,7 @@ async def chat_completions(http: Request) -> Response:
 def build_spec(request: ChatRequest, body: dict[str, Any], state: ServerState) -> ProgramSpec:
     """The program of a chat request; raises `BadRequestError`."""
     check_chat_model(state)
-    refuse_unsupported(body, chat=True)
+    refuse_unsupported(body, api="chat")
     tools = chat_tools(request, state.config)
     asked = find_constraint(body)
     names = {"constraint": asked.field, "prompt": "messages"}

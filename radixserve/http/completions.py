@@ -58,7 +58,7 @@ def build_specs(
     request: CompletionRequest, body: dict[str, Any], prompts: list[Segment], state: ServerState
 ) -> list[ProgramSpec]:
     """One program for each prompt; raises `BadRequestError`."""
-    refuse_unsupported(body, chat=False)
+    refuse_unsupported(body, api="completions")
     n = request.n or 1
     if request.best_of is not None and request.best_of != n:
         raise BadRequestError(

@@ -47,6 +47,12 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Programs that one key may keep open between its requests; beyond it the oldest is closed."""
     max_leases: int = 1024
     """The same of all keys together."""
+    stored_ttl_s: float = 24 * 3600.0
+    """How long /v1/responses can be gone on from and read again."""
+    max_stored_per_key: int = 1000
+    max_stored_bytes_per_key: int = 32 << 20
+    max_stored_bytes: int = 128 << 20
+    """Of all keys' responses; each counts with its whole conversation."""
     stream_credits: int = 64
     """Deltas on their way to a client that does not read; beyond that they coalesce."""
     fork_chunk: int = 128

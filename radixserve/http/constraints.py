@@ -66,7 +66,7 @@ def _response_format(value: Any) -> Asked:
                 )
             # `strict` false asks for less than what is enforced anyway.
             path = "response_format.json_schema.schema"
-            return Asked(path, _schema(cast("dict[str, Any]", described).get("schema"), path))
+            return Asked(path, schema_constraint(cast("dict[str, Any]", described).get("schema"), path))
         case other:
             raise BadRequestError(
                 f"'response_format.type' must be 'text', 'json_object' or 'json_schema', not {show(other)}.",
@@ -102,7 +102,7 @@ def _structured(body: dict[str, Any]) -> list[Asked]:
 def _form(form: str, value: Any, path: str) -> Constraint:
     match form:
         case "json":
-            return _schema(_parsed(value, path), path)
+            return schema_constraint(_parsed(value, path), path)
         case "json_object":
             if value is not True:
                 raise BadRequestError(f"'{path}' must be true or false.", param=path, code="invalid_type")
@@ -125,7 +125,8 @@ def _parsed(value: Any, path: str) -> Any:
         raise BadRequestError(f"'{path}' is not valid JSON: {error}.", param=path, code="invalid_json_schema") from error
 
 
-def _schema(schema: Any, path: str) -> Constraint:
+def schema_constraint(schema: Any, path: str) -> Constraint:
+    """A JSON Schema as a constraint; `path` is where the request has it."""
     if not isinstance(schema, dict):
         raise BadRequestError(
             f"'{path}' must be a JSON Schema object, not {show(schema)}.", param=path, code="invalid_json_schema"

@@ -126,7 +126,7 @@ def _assistant_fields(message: dict[str, Any], path: str, config: HttpConfig) ->
                 param=f"{path}.function_call",
                 code="invalid_value",
             )
-        called = _function(older, f"{path}.function_call", config)
+        called = called_function(older, f"{path}.function_call", config)
         return {**fields, "tool_calls": [{"id": _older_id(called["name"]), "type": "function", "function": called}]}
     if calls is None or calls == []:
         return fields
@@ -145,12 +145,12 @@ def _call(value: Any, path: str, config: HttpConfig) -> dict[str, Any]:
     return {
         "id": _string(call.get("id") or "", f"{path}.id"),
         "type": "function",
-        "function": _function(call["function"], f"{path}.function", config),
+        "function": called_function(call["function"], f"{path}.function", config),
     }
 
 
-def _function(value: Any, path: str, config: HttpConfig) -> dict[str, Any]:
-    """What was called. `arguments` goes on as it came: the template's side knows whether it wants text or an object."""
+def called_function(value: Any, path: str, config: HttpConfig) -> dict[str, Any]:
+    """What was called: `name` and `arguments` of an object. `arguments` goes on as it came: the template's side knows whether it wants text or an object."""
     described = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     name = _string(described.get("name"), f"{path}.name")
     arguments = described.get("arguments")

@@ -57,13 +57,14 @@ def install_openapi(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
+            from radixserve.http.responses_api.request import ResponsesRequest
             from radixserve.http.schemas import ChatRequest, CompletionRequest
 
             document = get_openapi(title=app.title, version=__version__, description=app.description, routes=app.routes)
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             _drop_validation_answers(document)
             schemas.update(components())
-            for model in (ChatRequest, CompletionRequest):
+            for model in (ChatRequest, CompletionRequest, ResponsesRequest):
                 schemas[model.__name__] = model.model_json_schema(ref_template="#/components/schemas/{model}")
             document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
             app.openapi_schema = document

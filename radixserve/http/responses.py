@@ -225,7 +225,9 @@ def components() -> dict[str, Any]:
     """JSON Schemas of the answers that routes return unvalidated, by name, for the OpenAPI document."""
     from pydantic.json_schema import models_json_schema
 
-    models = (ChatAnswer, ChatChunk, TextAnswer, ErrorAnswer)
+    from radixserve.http.responses_api.answers import ResponseEvent, ResponseObject
+
+    models = (ChatAnswer, ChatChunk, TextAnswer, ErrorAnswer, ResponseObject, ResponseEvent)
     _, schema = models_json_schema([(model, "serialization") for model in models], ref_template="#/components/schemas/{model}")
     found: dict[str, Any] = schema["$defs"]
     return found

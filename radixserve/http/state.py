@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from radixserve.http.agent_programs import AgentPrograms
 from radixserve.http.errors import ApiError, ModelNotFoundError, UnavailableError
 from radixserve.http.metrics import Metrics
+from radixserve.http.responses_api.store import ResponseStore
 from radixserve_lang.errors import QueryFailedError, RadixServeError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class ServerState:
         self.config = config
         self.metrics = Metrics()
         self.agents = AgentPrograms(config)
+        self.responses = ResponseStore(config)
         self._source = client
         self._client: ClientLike | None = None
         self._owned = False

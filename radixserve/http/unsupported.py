@@ -7,7 +7,7 @@ what a right answer is.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, cast
 
 from radixserve.http.errors import BadRequestError
 from radixserve.http.fields import show
@@ -56,14 +56,41 @@ _COMPLETION: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
-def refuse_unsupported(body: dict[str, Any], *, chat: bool) -> None:
+_RESPONSES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "n": ((None, 1), "a response has one answer"),
+    "max_tokens": ((None,), "use 'max_output_tokens'"),
+    "response_format": ((None,), "use 'text.format'"),
+    "background": (_FALSE, "a response is answered at once; stream it instead"),
+    "conversation": ((None,), "use 'previous_response_id'"),
+    "prompt": ((None,), "there are no stored prompts; send 'instructions' and 'input'"),
+    "truncation": ((None, "disabled"), "nothing is ever cut"),
+    "context_management": (_EMPTY, "nothing is ever cut"),
+    "moderation": ((None,), "there is no moderation"),
+}
+#: Fields within objects: the object, the field, and the same as above.
+_RESPONSES_INNER: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
+    ("reasoning", "effort", (None, "none"), "how much the model reasons can't be set"),
+    ("reasoning", "summary", (None, "auto"), "reasoning is given in full"),
+    ("text", "verbosity", (None, "medium"), "the model knows no verbosity"),
+)
+
+_TABLES = {"chat": _CHAT, "completions": _COMPLETION, "responses": _RESPONSES}
+
+
+def refuse_unsupported(body: dict[str, Any], *, api: Literal["chat", "completions", "responses"]) -> None:
     """Raise `BadRequestError` for the first field that asks for what this server can't do."""
-    for table in (_COMMON, _CHAT if chat else _COMPLETION):
+    for table in (_COMMON, _TABLES[api]):
         for name, (harmless, why) in table.items():
-            value = body.get(name)
-            if not any(type(value) is type(one) and value == one for one in harmless):
-                raise BadRequestError(
-                    f"'{name}' is not supported by this server: {why} (it was {show(value)}).",
-                    param=name,
-                    code="unsupported_parameter",
-                )
+            _refuse(name, body.get(name), harmless, why)
+    if api == "responses":
+        for outer, name, harmless, why in _RESPONSES_INNER:
+            holder = body.get(outer)
+            if isinstance(holder, dict):
+                _refuse(f"{outer}.{name}", cast("dict[str, Any]", holder).get(name), harmless, why)
+
+
+def _refuse(name: str, value: Any, harmless: tuple[Any, ...], why: str) -> None:
+    if not any(type(value) is type(one) and value == one for one in harmless):
+        raise BadRequestError(
+            f"'{name}' is not supported by this server: {why} (it was {show(value)}).", param=name, code="unsupported_parameter"
+        )
