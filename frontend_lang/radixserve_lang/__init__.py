@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from radixserve_lang import testing
 from radixserve_lang.budget import Budget
 from radixserve_lang.calls import Call, ToolFailure
 from radixserve_lang.client import Client
@@ -75,6 +76,8 @@ __all__ = [
     "Trace",
     "TraceBranch",
     "TraceStep",
+    # trying them without a model
+    "testing",
     # what goes wrong
     "RadixServeError",
     "ConnectionFailedError",

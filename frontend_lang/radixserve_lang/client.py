@@ -66,6 +66,11 @@ class Client:
         transport.start()
 
     @property
+    def api_key(self) -> str:
+        """What programs are opened with that name none."""
+        return self._api_key
+
+    @property
     def url(self) -> str:
         """The server's address."""
         return self.transport.url

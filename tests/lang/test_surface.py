@@ -58,6 +58,7 @@ def test_the_public_names() -> None:
         "function",
         "message",
         "system",
+        "testing",
         "tool",
         "user",
     ]
