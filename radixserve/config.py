@@ -63,6 +63,9 @@ class ServeConfig:
     )
     max_queue_delay_ms: float = _flag(50.0, "Dynamic and static batching: how long the first request waits for company.")
     threads: int = _flag(0, "Compute threads; 0: the cores this process may use.")
+    tool_format: Literal["auto", "hermes", "smollm2"] = _flag(
+        "auto", "Format in which the model writes tool calls; auto: found out from its template and control tokens."
+    )
     tenants: str = _flag("", "Tenants file (docs/tenants.md); empty: one anonymous tenant.")
     allow_anonymous: bool = _flag(
         False, "Without tenants, listen where other machines reach it: whoever does can use the engine."

@@ -81,6 +81,7 @@ def tokenizer_settings(
         tenants=declared.tenants,
         public_prefixes=declared.public_prefixes,
         usage_db=usage_db(config),
+        tool_format=config.tool_format,
         log_level=config.log_level,
     )
 

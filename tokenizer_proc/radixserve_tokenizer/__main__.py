@@ -22,6 +22,8 @@ from radixserve_tokenizer.tenants.store import AccountFileError
 from radixserve_tokenizer.text.errors import TemplateError, TokenizerLoadError
 from radixserve_tokenizer.text.load import load_tokenizer
 from radixserve_tokenizer.text.template import load_template
+from radixserve_tokenizer.tools.choose import choose_format
+from radixserve_tokenizer.tools.reasoning import reasoning_marks
 from radixserve_tokenizer.wire import AddressError
 
 logger = logging.getLogger("radixserve_tokenizer")
@@ -66,13 +68,15 @@ def main() -> int:
 def _load(config: TokenizerConfig) -> TextModel:
     started = time.monotonic()
     tokenizer = load_tokenizer(Path(config.model))
+    tool_format = choose_format(tokenizer, config.tool_format)
     try:
-        template = load_template(tokenizer)
+        template = load_template(tokenizer, tool_format)
     except TemplateError as error:
         logger.warning("the model's chat template can't be used, so only plain text is served: %s", error)
         template = None
     logger.info("tokenizer of %d tokens loaded in %.1f s", tokenizer.vocab_size, time.monotonic() - started)
-    return TextModel(tokenizer, template)
+    logger.info("tool calls are written in the format %r", tool_format.name)
+    return TextModel(tokenizer, template, tool_format, reasoning_marks(tokenizer))
 
 
 def _die_with_parent() -> None:

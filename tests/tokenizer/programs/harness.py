@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from radixserve_runtime import protocol as rt
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.config import TokenizerConfig
+from radixserve_tokenizer.grammar.composite import Composite
 from radixserve_tokenizer.programs.core import Core
 from radixserve_tokenizer.programs.transcript import TextModel
 from radixserve_tokenizer.text.template import ChatTemplate
@@ -77,11 +78,11 @@ class FakeCompiler:
     """Compiles at once, when asked for answers."""
 
     def __init__(self) -> None:
-        self.submitted: list[wire.Constraint] = []
+        self.submitted: list[wire.Constraint | Composite] = []
         self.answers: list[Compiled | CompileFailed] = []
         self.hold = False
 
-    def submit(self, ticket: int, constraint: wire.Constraint) -> None:
+    def submit(self, ticket: int, constraint: wire.Constraint | Composite) -> None:
         self.submitted.append(constraint)
         if "bad" in constraint.source:
             self.answers.append(CompileFailed(ticket, "the schema is bad at #/x"))
@@ -278,11 +279,12 @@ class World:
     runtime: FakeRuntime = field(default_factory=FakeRuntime)
     settings: TokenizerConfig = field(default_factory=config)
     is_up: bool = True
+    text: TextModel = field(default_factory=text_model)
 
     def __post_init__(self) -> None:
         self.now = 100.0
         self.compiler = FakeCompiler()
-        self.core = Core(self.settings, text_model(), self.compiler, clock=lambda: self.now)
+        self.core = Core(self.settings, self.text, self.compiler, clock=lambda: self.now)
         self.seen: list[wire.Event] = []
         self.blocked: set[bytes] = set()
         self.auto_flush = True
@@ -326,6 +328,10 @@ class World:
         found = self.of(kind, **fields)
         assert len(found) == 1, f"{found}; all: {self.seen}"
         return found[0]
+
+    def sent_generations(self) -> list[rt.Generate]:
+        """Generations that the runtime took in, each once, in order."""
+        return [message for message in self.sent(rt.Generate) if message.request_id in self.runtime.prompts]
 
     def sent(self, kind: type[M]) -> list[M]:
         """What the runtime was sent of a kind."""

@@ -9,6 +9,8 @@ import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from radixserve_tokenizer.grammar.composite import join
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
@@ -66,6 +68,10 @@ class Compiler:
         return payload
 
     def _compile(self, kind: str, source: str) -> Any:
+        return self._compiler.compile_grammar(self._xgrammar.Grammar.from_ebnf(correct_text(self._text(kind, source))))
+
+    def _text(self, kind: str, source: str) -> str:
+        """A prepared constraint as the text of a grammar."""
         match kind:
             case "json_schema":
                 prepared = json.loads(source)
@@ -74,12 +80,21 @@ class Compiler:
                 grammar = self._xgrammar.Grammar.from_json_schema(
                     schema, any_whitespace=False, separators=(", ", ": "), strict_mode=True
                 )
-                text = insert_rules(tighten_strings(str(grammar)), prepared["rules"])
+                return insert_rules(tighten_strings(str(grammar)), prepared["rules"])
             case "ebnf":
-                text = str(self._xgrammar.Grammar.from_ebnf(source))
+                return str(self._xgrammar.Grammar.from_ebnf(source))
+            case "composite":
+                whole = json.loads(source)
+                return join(whole["text"], [self._part(part) for part in whole["parts"]])
             case _:
                 raise CompileError(f"unknown kind of constraint {kind!r}")
-        return self._compiler.compile_grammar(self._xgrammar.Grammar.from_ebnf(correct_text(text)))
+
+    def _part(self, part: dict[str, str]) -> tuple[str, bool]:
+        """A part's text, and whether it is a converted schema. Raises `CompileError` naming the part."""
+        try:
+            return self._text(part["kind"], part["source"]), part["kind"] == "json_schema"
+        except (RuntimeError, ValueError) as error:
+            raise CompileError(f"{part['label']}: {_message(error)}") from error
 
 
 def tighten_strings(grammar: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from radixserve_tokenizer.grammar.composite import Composite
 from radixserve_tokenizer.grammar.coverage import prepare_schema
 from radixserve_tokenizer.grammar.errors import ConstraintError
 from radixserve_tokenizer.grammar.jsonobject import JSON_OBJECT_GRAMMAR
@@ -15,6 +16,8 @@ from radixserve_tokenizer.grammar.regex import RegexError
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.protocol import Constraint
+
+PreparedKind: TypeAlias = Literal["json_schema", "ebnf", "composite"]
 
 #: Part of every key: raise it where the same source starts to compile to another grammar.
 _FORMAT = "1"
@@ -29,13 +32,15 @@ _MAX_JSON_OF_CHOICES = 10 * MAX_CHOICES_BYTES
 class Prepared:
     """What the worker compiles. Two constraints that mean the same text have the same key."""
 
-    kind: Literal["json_schema", "ebnf"]
+    kind: PreparedKind
     source: str
     key: str
 
 
-def prepare(constraint: Constraint) -> Prepared:
+def prepare(constraint: Constraint | Composite) -> Prepared:
     """Check a constraint and bring it into the compiler's form; raises `ConstraintError`. Takes milliseconds at most."""
+    if isinstance(constraint, Composite):
+        return _prepared("composite", constraint.source)
     match constraint.kind:
         case "json_object":
             return _prepared("ebnf", JSON_OBJECT_GRAMMAR)
@@ -93,6 +98,6 @@ def _checked_ebnf(source: str) -> str:
     return source
 
 
-def _prepared(kind: Literal["json_schema", "ebnf"], source: str) -> Prepared:
+def _prepared(kind: PreparedKind, source: str) -> Prepared:
     digest = hashlib.sha256(f"{_FORMAT}\0{kind}\0{source}".encode()).hexdigest()
     return Prepared(kind=kind, source=source, key=digest[:32])

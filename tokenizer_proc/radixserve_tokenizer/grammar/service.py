@@ -25,6 +25,7 @@ from radixserve_tokenizer.grammar.process import WorkerDied, WorkerProcess
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from radixserve_tokenizer.grammar.composite import Composite
     from radixserve_tokenizer.grammar.messages import FromWorker
     from radixserve_tokenizer.protocol import Constraint
 
@@ -107,7 +108,7 @@ class GrammarService:
         self._worker: WorkerProcess | None = None
         self._launch()
 
-    def submit(self, ticket: int, constraint: Constraint) -> None:
+    def submit(self, ticket: int, constraint: Constraint | Composite) -> None:
         """Ask for a constraint; the outcome carries the same ticket. Takes as long as the check: milliseconds at most."""
         try:
             prepared = prepare(constraint)

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.programs import uncached
+from radixserve_tokenizer.programs.beginning import Beginnings
 from radixserve_tokenizer.programs.errors import OpError
 from radixserve_tokenizer.programs.limits import check_room
 from radixserve_tokenizer.programs.outcomes import Outcomes, SkippedError
 from radixserve_tokenizer.programs.sampling import check_token_id
 from radixserve_tokenizer.text.errors import InvalidTextError, TemplateError
+from radixserve_tokenizer.tools.errors import ToolError
+from radixserve_tokenizer.tools.toolset import read_tools
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.programs.branch import Branch, Poison
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 
 #: What makes prompts: carried out before a program is admitted, so that it is known how long they are.
-_BEFORE_ADMISSION = wire.Append | wire.Fork | wire.Rollback
+_BEFORE_ADMISSION = wire.Append | wire.Tools | wire.Fork | wire.Rollback
 
 
 class Executor:
@@ -29,7 +32,7 @@ class Executor:
     def __init__(self, services: Services, outcomes: Outcomes, tasks: Tasks) -> None:
         self._services = services
         self._outcomes = outcomes
-        self._tasks = tasks
+        self._beginnings = Beginnings(services, outcomes, tasks)
 
     def run(self, deadline: float) -> None:
         """Begin whatever can begin now, until the clock says `deadline`; the rest stays runnable, other branches first."""
@@ -72,7 +75,7 @@ class Executor:
             return self._begin(branch, op)
         except OpError as error:
             self._outcomes.fail(branch, op, error)
-        except (TemplateError, InvalidTextError) as error:
+        except (TemplateError, InvalidTextError, ToolError) as error:
             self._outcomes.fail(branch, op, OpError(error.message, code="invalid_value", param=error.param))
         except SkippedError as error:
             self._outcomes.skip(branch, op, error.poison)
@@ -85,9 +88,9 @@ class Executor:
             case wire.Append():
                 return self._append(branch, op)
             case wire.Gen():
-                return self._tasks.begin_generation(branch, op)
+                return self._beginnings.begin_generation(branch, op)
             case wire.Select() | wire.Score():
-                return self._tasks.begin_scoring(branch, op)
+                return self._beginnings.begin_scoring(branch, op)
             case wire.Fork():
                 self._fork(branch, op)
             case wire.Rollback():
@@ -97,7 +100,7 @@ class Executor:
             case wire.Release():
                 self._services.leases.release(branch)
             case wire.Tools():
-                raise OpError("tools are not supported by this server", code="unsupported")
+                branch.text.set_tools(read_tools(op.tools))
         branch.program.num_pending_ops -= 1
         return True
 
@@ -106,7 +109,7 @@ class Executor:
     def _append(self, branch: Branch, op: wire.Append) -> bool:
         if not self._have_values(branch, op):
             return False
-        model = self._tasks.model(branch)
+        model = self._beginnings.model(branch)
         if model is None:
             return False
         check_room(branch, op, model.max_context, self._services.text.tokenizer.longest_token)

@@ -10,6 +10,8 @@ from radixserve_tokenizer.programs.errors import OpError
 from radixserve_tokenizer.programs.logprobs import describe
 from radixserve_tokenizer.text.cut import cut_at
 from radixserve_tokenizer.text.detokenizer import Detokenizer, prompt_tail, special_text
+from radixserve_tokenizer.tools.plan import PLAIN, OutputPlan
+from radixserve_tokenizer.tools.reader import OutputReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +34,8 @@ class Output:
     logprobs: tuple[runtime.TokenLogprob, ...]
     finish_reason: wire.FinishReason
     stop_reason: str | int | None
+    reasoning: str = ""
+    calls: tuple[wire.ToolCall, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +48,8 @@ class Generation:
     sampling: runtime.Sampling
     num_prompt_tokens: int
     ticket: Ticket
+    plan: OutputPlan = PLAIN
+    """What it may write, and how that is read."""
     request_id: int = -1
     is_queued: bool = True
     """No token has come yet."""
@@ -63,7 +69,10 @@ class Generation:
     _delta_from: int = 0
     """Pieces of `_text` before this one are in deltas."""
     _delta_ids_from: int = 0
-    _detokenizer: Detokenizer = field(init=False)
+    _reasoning: list[str] = field(default_factory=list[str])
+    _reasoning_from: int = 0
+    """Pieces of `_reasoning` before this one are in deltas."""
+    _detokenizer: Detokenizer | OutputReader = field(init=False)
     _eos_ids: frozenset[int] = field(init=False)
     _stop_ids: frozenset[int] = field(init=False)
     _is_finished: bool = False
@@ -71,7 +80,7 @@ class Generation:
     def __post_init__(self) -> None:
         # A grammar that is complete ends with the end-of-sequence token even where that is to be ignored.
         asked = self.op.sampling
-        eos = self.tokenizer.eos_token_ids if not asked.ignore_eos or self.op.constraint is not None else ()
+        eos = self.tokenizer.eos_token_ids if not asked.ignore_eos or self.plan.grammar is not None else ()
         self._eos_ids = frozenset(eos) - (frozenset(asked.stop_token_ids) if asked.ignore_eos else frozenset())
         self._stop_ids = self._eos_ids | frozenset(asked.stop_token_ids)
         self._detokenizer = self._new_detokenizer()
@@ -80,8 +89,8 @@ class Generation:
         """Begin again: the runtime that drew these tokens is gone, and nobody saw them."""
         assert not self.is_exposed
         self.prompt_logprobs = ()
-        self._ids, self._logprobs, self._text = [], [], []
-        self._num_fed = self._hold_bytes = self._held_bytes = self._delta_from = self._delta_ids_from = 0
+        self._ids, self._logprobs, self._text, self._reasoning = [], [], [], []
+        self._reasoning_from = self._num_fed = self._hold_bytes = self._held_bytes = self._delta_from = self._delta_ids_from = 0
         self._detokenizer = self._new_detokenizer()
 
     @property
@@ -104,8 +113,12 @@ class Generation:
         back by `hold_bytes` any more, but by the `Finished` that follows.
         """
         self._decode_ready()
-        if self._delta_from == len(self._text) and self._num_released == self._delta_ids_from:
+        calls = self._detokenizer.take_calls() if isinstance(self._detokenizer, OutputReader) else ()
+        has_more = self._delta_from < len(self._text) or self._reasoning_from < len(self._reasoning) or bool(calls)
+        if not has_more and self._num_released == self._delta_ids_from:
             return None
+        reasoning = "".join(self._reasoning[self._reasoning_from :])
+        self._reasoning_from = len(self._reasoning)
         text = "".join(self._text[self._delta_from :])
         self._delta_from = len(self._text)
         end = self._num_released
@@ -118,6 +131,8 @@ class Generation:
             text=text,
             token_ids=tuple(self._ids[begin:end]),
             logprobs=describe(self.tokenizer, self._logprobs[begin:end]),
+            reasoning=reasoning,
+            calls=calls,
         )
 
     def finish(self, finished: runtime.Finished) -> Output:
@@ -133,15 +148,19 @@ class Generation:
             cut_bytes = finished.cut_bytes - (len(finished.stop) if self.op.sampling.include_stop else 0)
         self._decode(len(self._ids), max(cut_bytes, 0))
         self._text.append(self._detokenizer.finish(cut_bytes))
+        self._take_reasoning()
         if cut_bytes > 0:
             self._cut(cut_bytes)
         self._num_fed, self._held_bytes, self._is_finished = len(self._ids), 0, True
+        calls = tuple(self._detokenizer.calls) if isinstance(self._detokenizer, OutputReader) else ()
         return Output(
             text="".join(self._text),
             token_ids=tuple(self._ids),
             logprobs=tuple(self._logprobs),
-            finish_reason=finished.reason,
+            finish_reason="tool_calls" if calls and finished.reason == "stop" else finished.reason,
             stop_reason=stop_reason,
+            reasoning="".join(self._reasoning),
+            calls=calls,
         )
 
     def _end_at(self, token_id: int) -> int | None:
@@ -156,11 +175,15 @@ class Generation:
 
     # ---- text -----------------------------------------------------------------------------------------------------
 
-    def _new_detokenizer(self) -> Detokenizer:
+    def _new_detokenizer(self) -> Detokenizer | OutputReader:
         log = self.branch.log
         tail = prompt_tail(self.tokenizer.vocabulary, log.ids_from(max(0, self.num_prompt_tokens - _PROMPT_TAIL_IDS)))
         shown = None if self.op.sampling.skip_special_tokens else special_text(self.tokenizer)
-        return Detokenizer(self.tokenizer.vocabulary, prompt_tail=tail, special_text=shown)
+        if self.plan.is_plain:
+            return Detokenizer(self.tokenizer.vocabulary, prompt_tail=tail, special_text=shown)
+        # Two turns may have the same seed; what comes before them is never the same.
+        place = f"{self.sampling.seed},{log.mark_at(self.num_prompt_tokens).hash}"
+        return self.plan.reader(self.tokenizer, place, tail, shown)
 
     def _decode_ready(self) -> None:
         """Decode what has come in, but for a last token that may end the generation: it is no part of it until another follows."""
@@ -179,6 +202,13 @@ class Generation:
         text = self._detokenizer.feed(new, hold_bytes)
         if text:
             self._text.append(text)
+        self._take_reasoning()
+
+    def _take_reasoning(self) -> None:
+        if isinstance(self._detokenizer, OutputReader):
+            reasoning = self._detokenizer.take_reasoning()
+            if reasoning:
+                self._reasoning.append(reasoning)
 
     @property
     def _num_released(self) -> int:

@@ -12,6 +12,7 @@ from radixserve_tokenizer.programs.errors import OpError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from radixserve_tokenizer.grammar.composite import Composite
     from radixserve_tokenizer.protocol import Constraint
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class FailedAnswer(Protocol):
 class Compiler(Protocol):
     """What compiles constraints beside this process's loop."""
 
-    def submit(self, ticket: int, constraint: Constraint) -> None:
+    def submit(self, ticket: int, constraint: Constraint | Composite) -> None:
         """Start; the answer comes out of `receive` later."""
         ...
 
@@ -93,7 +94,7 @@ class GrammarDesk:
         self._next_ticket = 0
         self._next_tick = 0.0
 
-    def order(self, constraint: Constraint, who: object, then: Callable[[Result], None]) -> GrammarRef | None:
+    def order(self, constraint: Constraint | Composite, who: object, then: Callable[[Result], None]) -> GrammarRef | None:
         """The grammar if it is there already; else None, and `then` is called once with the result."""
         key = (constraint.kind, constraint.source)
         found = self._ready.get(key)
@@ -109,7 +110,7 @@ class GrammarDesk:
         waiting[who] = then
         return None
 
-    def cancel(self, constraint: Constraint, who: object) -> None:
+    def cancel(self, constraint: Constraint | Composite, who: object) -> None:
         """`who` does not want it any more; what nobody wants is not compiled."""
         key = (constraint.kind, constraint.source)
         waiting = self._waiting.get(key)

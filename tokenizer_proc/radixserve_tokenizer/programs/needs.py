@@ -74,7 +74,7 @@ def is_at_rest(branch: Branch) -> bool:
     op = branch.queue[0]
     if isinstance(op, wire.Append):
         return any(isinstance(part, wire.VarRef) for part in op.parts)
-    return not isinstance(op, wire.Fork | wire.Rollback)
+    return not isinstance(op, wire.Tools | wire.Fork | wire.Rollback)
 
 
 def _write(branch: Branch, op: wire.Gen | wire.Select | wire.Score) -> None:

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.tools.toolset import NO_TOOLS, ToolSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from radixserve_tokenizer.programs.log import TokenLog
+    from radixserve_tokenizer.protocol import ToolCall
     from radixserve_tokenizer.text.conversation import Conversation, Edit
     from radixserve_tokenizer.text.template import ChatTemplate
     from radixserve_tokenizer.text.tokenizer import TextTokenizer
+    from radixserve_tokenizer.tools.format import ToolFormat
+    from radixserve_tokenizer.tools.reasoning import ReasoningMarks, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,10 @@ class TextModel:
 
     tokenizer: TextTokenizer
     template: ChatTemplate | None
+    tool_format: ToolFormat | None = None
+    """How the model writes tool calls; None: none can be asked for."""
+    reasoning: ReasoningMarks | None = None
+    """None: the model isn't known to reason between marks."""
 
 
 class TranscriptMark(NamedTuple):
@@ -29,21 +37,26 @@ class TranscriptMark(NamedTuple):
 
     pending: str
     conversation: Conversation | None
+    tools: ToolSet
+    is_retooled: bool
 
 
 class Transcript:
     """Raw text coalesces in `pending` until something seals it, so that how it was sliced can't change the tokens.
 
-    Before the first message a branch is plain text; after it, raw text goes on inside an assistant turn.
+    Before the first message a branch is plain text; after it, raw text goes on inside an assistant turn. Tools are shown by
+    the template, once there is a message; setting them changes the log when something has to be added to it.
     """
 
-    __slots__ = ("_conversation", "_is_shared", "_log", "_model", "_pending")
+    __slots__ = ("_conversation", "_is_retooled", "_is_shared", "_log", "_model", "_pending", "tools")
 
     def __init__(self, model: TextModel, log: TokenLog) -> None:
         self._model = model
         self._log = log
         self._pending = ""
         self._conversation: Conversation | None = None
+        self.tools = NO_TOOLS
+        self._is_retooled = False  # the conversation has other tools than its log shows
         self._is_shared = False  # a mark or a fork holds the conversation too: copy it before changing it
 
     def add_text(self, text: str) -> None:
@@ -64,12 +77,32 @@ class Transcript:
             raise OpError("the model has no chat template: append text without a role", code="no_chat_template", param="role")
         self.seal()
         if self._conversation is None:
-            self._conversation = self._model.template.conversation(len(self._log))
+            tools = self.tools.definitions
+            self._conversation = self._model.template.conversation(len(self._log), tools=tools)
             self._is_shared = False
         self._apply(self._own().message(role, list(content), dict(fields)))
+        self._is_retooled = False
+
+    def set_tools(self, tools: ToolSet) -> None:
+        """Show the model these tools from the next sealing on; raises the template's errors."""
+        self.tools = tools
+        if self._conversation is not None:
+            self._own().set_tools(tools.definitions)
+            self._is_retooled = True
+
+    @property
+    def reasoning_stage(self) -> Stage:
+        """Where the open turn stands with the model's reasoning; a branch of plain text has none."""
+        marks, conversation = self._model.reasoning, self._conversation
+        if marks is None or conversation is None:
+            return "after"
+        return marks.stage(conversation.turn_text, conversation.turn_has_begun)
 
     def seal(self) -> None:
-        """Encode the text that waits."""
+        """Encode the text that waits, after showing the tools that were set."""
+        if self._is_retooled:
+            self._apply(self._own().retool())
+            self._is_retooled = False
         text, self._pending = self._pending, ""
         if not text:
             return
@@ -99,6 +132,15 @@ class Transcript:
         if self._conversation is not None and token_ids:
             self._own().extend_assistant_ids(list(token_ids))
 
+    def called(self, text: str, calls: Sequence[ToolCall]) -> None:
+        """What was just generated holds these calls, and this text beside them."""
+        if self._conversation is not None and calls:
+            told = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in calls
+            ]
+            self._own().note_calls(text, told)
+
     @property
     def num_waiting_chars(self) -> int:
         """Length of the text that waits to be sealed."""
@@ -107,11 +149,11 @@ class Transcript:
     def mark(self) -> TranscriptMark:
         """What it holds now."""
         self._is_shared = True
-        return TranscriptMark(self._pending, self._conversation)
+        return TranscriptMark(self._pending, self._conversation, self.tools, self._is_retooled)
 
     def restore(self, mark: TranscriptMark) -> None:
         """Go back to a mark; the log is cut by its owner."""
-        self._pending, self._conversation = mark
+        self._pending, self._conversation, self.tools, self._is_retooled = mark
         self._is_shared = True
 
     def fork(self, log: TokenLog) -> Transcript:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from radixserve_tokenizer.text.errors import TemplateError
 from radixserve_tokenizer.text.inputs import INPUT_PATTERN, Content, Ids, Inputs
 from radixserve_tokenizer.text.messages import ROLES, parse_tool_calls
+from radixserve_tokenizer.text.tooltext import ToolText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +54,8 @@ class Conversation:
         self._template = template
         self._start = start
         self._inputs = Inputs(template.tokenizer)
-        self._tools: list[Any] | None = self._inputs.add_value(tools, "tools") if tools else None
+        self._tools = ToolText(template.tool_support, template.native)
+        self._tools.set(tools or (), self._inputs)
         self._variables: dict[str, Any] = self._inputs.add_value(dict(variables or {}), "variables")
         self._now = datetime.now().astimezone()  # once, so that a date in the prompt does not change at midnight
         self._messages: list[dict[str, Any]] = []
@@ -64,6 +66,8 @@ class Conversation:
         """The input character of the open assistant turn; empty when none is open."""
         self._ended_by = -1
         """The end-of-sequence token at the end of the open turn, which is no content; -1 when there is none."""
+        self._calls: dict[str, tuple[str, list[dict[str, Any]]]] = {}
+        """By turn that ended with calls: the text beside them, and the calls."""
 
     def copy(self) -> Conversation:
         """An independent conversation in the same state, for a fork or to come back to."""
@@ -71,6 +75,7 @@ class Conversation:
         other.__dict__.update(self.__dict__)
         other._inputs = self._inputs.copy()
         other._messages = self._messages.copy()
+        other._tools = self._tools.copy()
         other._marks = self._marks.copy()
         return other
 
@@ -89,6 +94,27 @@ class Conversation:
         """What the log stands for, as text."""
         return self._inputs.restore(self._rendered)
 
+    def set_tools(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        """OpenAI's definitions of other tools. The log stays as it is until `retool` or the next change. Raises `TemplateError`,
+        `InvalidTextError`."""
+        self._tools = self._tools.copy()
+        self._tools.set(tools, self._inputs)
+
+    def retool(self) -> Edit:
+        """Bring the log to the rendering with the tools that were set; an open turn keeps its ids. Raises `TemplateError`."""
+        if not self._turn:
+            return self._rendered_or_waiting() if self._messages else Edit(self._length, [])
+        prompt = self._render(add_generation_prompt=True)
+        if prompt + self._turn == self._rendered:
+            return Edit(self._length, [])
+        ended_by, self._ended_by = self._ended_by, -1
+        edit = self._move_to(prompt)
+        inside = [*self._template.encode(self._turn, self._inputs, prompt), *([ended_by] if ended_by >= 0 else [])]
+        self._rendered += self._turn
+        self._ended_by = ended_by
+        self._length += len(inside)
+        return Edit(edit.keep, [*edit.ids, *inside])
+
     def message(
         self, role: str, content: Sequence[str | Ids], fields: Mapping[str, Any] | None = None, *, param: str = "messages"
     ) -> Edit:
@@ -96,10 +122,8 @@ class Conversation:
         messages, turn = self._messages.copy(), self._turn
         self.add(role, content, fields, param=param)
         try:
-            return self.render()
+            return self._rendered_or_waiting()
         except TemplateError:
-            if all(message["role"] in ("system", "developer") for message in self._messages):
-                return Edit(self._length, [])  # some templates refuse to render before the first user message comes
             self._messages, self._turn = messages, turn
             raise
 
@@ -109,12 +133,15 @@ class Conversation:
         """Take a whole message without rendering; the next `render`, `message` or `open_assistant` answers for it too."""
         if role not in ROLES:
             raise TemplateError(f"unknown role {role!r}: {', '.join(ROLES)} are possible", f"{param}.role")
-        message: dict[str, Any] = {"role": role, "content": self._add_content(role, content, f"{param}.content")}
-        for name, value in (fields or {}).items():
-            if name in message:
+        given = dict(fields or {})
+        for name in ("role", "content"):
+            if name in given:
                 raise TemplateError(f"the field {name!r} cannot be given twice", f"{param}.{name}")
-            if name == "tool_calls":
-                value = parse_tool_calls(value, f"{param}.tool_calls")
+        if "tool_calls" in given:
+            given["tool_calls"] = parse_tool_calls(given["tool_calls"], f"{param}.tool_calls")
+        said = self._tools.said(role, content, given)
+        message: dict[str, Any] = {"role": said.role, "content": self._add_content(said.role, said.content, f"{param}.content")}
+        for name, value in said.fields.items():
             message[name] = self._inputs.add_value(value, f"{param}.{name}")
         self._close_turn()
         self._messages.append(message)
@@ -131,6 +158,20 @@ class Conversation:
         self._turn = self._inputs.add(())
         self._rendered += self._turn
         return edit
+
+    @property
+    def turn_text(self) -> str:
+        """What the template itself has written so far, and what was said in the open turn; other messages are left out."""
+        return INPUT_PATTERN.sub(lambda found: self._inputs.text(found[0]) if found[0] == self._turn else "", self._rendered)
+
+    @property
+    def turn_has_begun(self) -> bool:
+        """Whether something was said in the open turn."""
+        return bool(self._turn and self._inputs.content(self._turn))
+
+    def note_calls(self, text: str, calls: Sequence[Mapping[str, Any]]) -> None:
+        """What was generated in the open turn, taken apart: for templates that refuse a tool's result after mere text."""
+        self._calls = {**self._calls, self._turn: (text, [dict(call) for call in calls])}
 
     def extend_assistant_text(self, text: str) -> Edit:
         """Go on with the open turn by raw text. Raises `InvalidTextError`; `ValueError` when no turn is open."""
@@ -170,14 +211,43 @@ class Conversation:
             self._messages.append({"role": "assistant", "content": self._turn})
             self._turn = ""
 
+    def _rendered_or_waiting(self) -> Edit:
+        try:
+            return self.render()
+        except TemplateError:
+            if all(message["role"] in ("system", "developer") for message in self._messages):
+                return Edit(self._length, [])  # some templates refuse to render before the first user message comes
+            raise
+
     def _render(self, *, add_generation_prompt: bool) -> str:
+        try:
+            return self._render_messages(self._messages, add_generation_prompt)
+        except TemplateError:
+            # Generated turns stand as what was generated. Some templates want to be told that there were calls in them:
+            # then those turns are written anew, as the template has them.
+            told = [self._tell_calls(message) for message in self._messages]
+            if told == self._messages:
+                raise
+            rendered = self._render_messages(told, add_generation_prompt)
+            self._messages = told
+            return rendered
+
+    def _render_messages(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
         return self._template.renderer.render(
-            self._messages,
+            self._tools.messages(messages, self._inputs),
             now=self._now,
             add_generation_prompt=add_generation_prompt,
-            tools=self._tools,
+            tools=self._tools.variable,
             variables=self._variables,
         )
+
+    def _tell_calls(self, message: dict[str, Any]) -> dict[str, Any]:
+        text, calls = self._calls.get(message["content"], ("", []))
+        if not calls or "tool_calls" in message:
+            return message
+        said = self._tools.said("assistant", [text], {"tool_calls": parse_tool_calls(calls, "tool_calls")})
+        content = self._add_content(said.role, said.content, "content")
+        return {"role": said.role, "content": content, **self._inputs.add_value(said.fields, "tool_calls")}
 
     def _move_to(self, rendered: str) -> Edit:
         """The edit that makes the log stand for `rendered`."""

@@ -9,6 +9,7 @@ from radixserve_tokenizer.text.errors import TemplateError
 from radixserve_tokenizer.text.inputs import INPUT_PATTERN, Content, Inputs
 from radixserve_tokenizer.text.jinja import Renderer
 from radixserve_tokenizer.text.messages import content_of, fields_of
+from radixserve_tokenizer.text.tooltext import NativeTools, ToolSupport, probe_support
 from radixserve_tokenizer.text.trimming import Trimming, probe_trimming
 
 if TYPE_CHECKING:
@@ -24,18 +25,21 @@ class Rendered(NamedTuple):
     text: str
 
 
-def load_template(tokenizer: TextTokenizer) -> ChatTemplate | None:
+def load_template(tokenizer: TextTokenizer, native: NativeTools | None = None) -> ChatTemplate | None:
     """The chat template that came with the tokenizer; None when there was none. Raises `TemplateError`."""
-    return ChatTemplate(tokenizer.chat_template, tokenizer) if tokenizer.chat_template else None
+    return ChatTemplate(tokenizer.chat_template, tokenizer, native) if tokenizer.chat_template else None
 
 
 class ChatTemplate:
     """A chat template with its tokenizer. Making one renders a few short conversations, to learn how it treats its inputs."""
 
-    def __init__(self, source: str, tokenizer: TextTokenizer) -> None:
+    def __init__(self, source: str, tokenizer: TextTokenizer, native: NativeTools | None = None) -> None:
+        """`native`: the model's own format of tool calls, for what the template doesn't know of tools."""
         self.tokenizer = tokenizer
+        self.native = native
         self.renderer = Renderer(source, tokenizer.template_tokens)
         self._trimming: dict[str, Trimming] = probe_trimming(self.renderer)
+        self.tool_support: ToolSupport = probe_support(self.renderer)
         self._control_texts = tuple(tokenizer.special)
         self.keeps_prefix: bool = _probe_prefix(self)
         """Whether a new message only adds to what was rendered before it. Otherwise `Edit.keep` may go back."""

@@ -1,0 +1,88 @@
+"""What a native format of tool calls is: how tools and calls are shown, which grammar calls have, and who reads them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from radixserve_tokenizer.grammar.patterns import literal_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from radixserve_tokenizer.grammar.composite import Part
+    from radixserve_tokenizer.tools.marks import Mark
+    from radixserve_tokenizer.tools.parser import CallParser, OutputSink
+    from radixserve_tokenizer.tools.toolset import Tool
+
+#: Most calls of one turn, so that a model which goes on calling ends before its context does.
+MAX_CALLS = 32
+
+
+class CallGrammar(NamedTuple):
+    """What follows the trigger, to the end of the output: the rule `calls`, in EBNF, over parts that stand for arguments."""
+
+    text: str
+    parts: tuple[Part, ...]
+
+
+class ToolFormat:
+    """One native format, for one tokenizer."""
+
+    name: ClassVar[str]
+    max_calls: ClassVar[int] = MAX_CALLS
+    id_length: ClassVar[int] = 0
+    """How long an id of a call has to be for the model's template; 0: as long as we like."""
+
+    def __init__(self, special: Mapping[str, int]) -> None:
+        """`special`: the tokenizer's control tokens by text."""
+        self.special = special
+
+    @property
+    def trigger(self) -> Mark:
+        """What begins calls."""
+        raise NotImplementedError
+
+    @property
+    def control_marks(self) -> tuple[Mark, ...]:
+        """Marks of the format that are control tokens: a grammar has to allow them by number."""
+        return (self.trigger,) if self.trigger.is_token else ()
+
+    def grammar(self, tools: Sequence[Tool], most: int) -> CallGrammar:
+        """The grammar of one to `most` calls of these tools, behind the trigger. Raises `ToolError`."""
+        raise NotImplementedError
+
+    def free_text(self) -> str:
+        """An EBNF expression: any text, and calls (rule `calls`) once the trigger comes."""
+        if self.trigger.is_token:
+            return f"TokenTagDispatch(({self.trigger.token_id}, calls), loop_after_dispatch=false, excludes=())"
+        return f"TagDispatch(({literal_rule(self.trigger.text)}, calls), loop_after_dispatch=false, excludes=())"
+
+    def parser(self, sink: OutputSink, *, required: bool) -> CallParser:
+        """A parser for one output. `required`: the output is calls alone."""
+        raise NotImplementedError
+
+    # ---- where the model's template knows no tools -----------------------------------------------------------------
+
+    def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
+        """What the system message says about the tools (OpenAI's definitions)."""
+        raise NotImplementedError
+
+    def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
+        """Past calls (name, arguments as an object or text) as the model would have written them."""
+        raise NotImplementedError
+
+    def result_text(self, text: str, name: str) -> str:
+        """A tool's result, in a message of the user's side. `name` is the tool's, or empty."""
+        return f"<tool_response>\n{text}\n</tool_response>"
+
+
+def to_json(value: Any) -> str:
+    """JSON with one way of white space, the same as grammars allow."""
+    return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+
+
+def call_json(name: str, arguments: Any, key: str = "arguments") -> str:
+    """One call object. Arguments that are text already stand as they are."""
+    text = arguments if isinstance(arguments, str) else to_json(arguments)
+    return f"{{{to_json('name')}: {to_json(name)}, {to_json(key)}: {text}}}"
