@@ -25,3 +25,12 @@ def advice(code: str, status: int, *, retryable: bool) -> str:
     if code != "invalid_value" and 400 <= status < 500 and status not in (408, 409, 429, 499):
         return "Change what is asked for at that line."
     return ""
+
+
+def refusal_advice(status: int, retry_after_s: float) -> str:
+    """The same for a program that was not admitted."""
+    if status in (401, 403):
+        return "Pass the key of a tenant: rs.connect(..., api_key=...), or RADIXSERVE_API_KEY."
+    if status in (429, 503) and not retry_after_s:
+        return "Run it again later, or fewer programs at a time."
+    return ""

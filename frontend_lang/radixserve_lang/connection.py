@@ -108,7 +108,7 @@ class Connection:
         if os.getpid() != self._pid:
             raise ClientClosedError("this client was made before a fork; make a new one in the child process")
         if self._stopping:
-            raise ClientClosedError("this client is closed")
+            raise ClientClosedError("this client is closed; make a new one")
 
     def register(self, on_event: Callable[[Event], None], *, is_program: bool) -> Peer:
         """A new program or query; raises `ClientClosedError`."""

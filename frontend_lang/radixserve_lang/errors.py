@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from radixserve_lang.advice import advice
+from radixserve_lang.advice import advice, refusal_advice
 
 if TYPE_CHECKING:
     from typing import Self
@@ -57,6 +57,7 @@ class ProgramError(RadixServeError):
 
     place = ""
     partial = ""
+    advice = "This is a mistake of the client or the server, not of the program: please report it."
 
     def at(self, place: str, partial: str) -> Self:
         """The same, as the reader of one op sees it."""
@@ -71,6 +72,8 @@ class ProgramError(RadixServeError):
         text = super().__str__()
         if self.place:
             text += f"\n  waiting for {self.place}"
+        if self.advice:
+            text += f"\n  {self.advice}"
         if self.partial:
             text += f"\n  text so far: {_shorten(self.partial)!r}"
         return text
@@ -86,14 +89,19 @@ class ProgramRefusedError(ProgramError):
         self.code = code
         self.message = message
         self.retry_after_s = retry_after_s
+        self.advice = refusal_advice(status, retry_after_s)
 
 
 class ServerGoneError(ProgramError):
     """The server ended, restarted or fell silent while the program was running. Run it again; with a seed it repeats."""
 
+    advice = "Run the program again when the engine is back; with the same seed= it repeats."
+
 
 class ProgramEndedError(ProgramError):
     """The program has returned, failed or been cancelled; what it had not finished by then has no value."""
+
+    advice = "Read values and use states inside the program, or return the Vars: they are waited for."
 
 
 class OpError(RadixServeError):
