@@ -29,6 +29,10 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self.started_s = 0.0
 
+    def configure(self, config_json: bytes) -> None:
+        """Other settings, from its next start on."""
+        self._config = config_json
+
     @property
     def pid(self) -> int:
         """Process id; 0 before the start."""

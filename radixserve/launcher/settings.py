@@ -27,6 +27,8 @@ class Sockets(NamedTuple):
 
     clients: str
     runtime: str
+    tenants: str = ""
+    """The file by which the tokenizer process hears of tenants that have changed."""
 
 
 def declared_tenants(config: ServeConfig) -> TenantsFile:
@@ -79,6 +81,7 @@ def tokenizer_settings(
         max_queued=config.max_queued,
         max_queued_tokens=config.max_queued_tokens,
         tenants=declared.tenants,
+        tenants_update=sockets.tenants,
         public_prefixes=declared.public_prefixes,
         usage_db=usage_db(config),
         tool_format=config.tool_format,

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from radixserve.config import ConfigError
 from radixserve.launcher.child import Child
 from radixserve.launcher.lock import AccountsLock
+from radixserve.launcher.reload import TenantsWatch, write_update
 from radixserve.launcher.settings import Sockets, declared_tenants, runtime_settings, tokenizer_settings, usage_db
 from radixserve.models import model_name, resolve
 from radixserve_lang.errors import RadixServeError
@@ -44,12 +46,15 @@ class EngineStartError(RadixServeError):
 class Supervisor:
     """Starts both processes and restarts one that dies; gives up on one that dies again and again at its start.
 
-    The tenants file is read once, so that a process that is restarted knows the same tenants. Raises `TenantsFileError`.
+    The tenants file is read here, so that a process that is restarted knows the same tenants as the others. Raises
+    `TenantsFileError` if it can't be used at the start; when it changes later to what can't be, the old tenants stay.
     """
 
     def __init__(self, config: ServeConfig, *, say: Callable[[str], None] | None = None) -> None:
         self._config = config
+        self._tenants_watch = TenantsWatch(Path(config.tenants).expanduser()) if config.tenants else None
         self._declared = declared_tenants(config)
+        self._model_path = ""
         self._say = say or (lambda text: None)
         self._folder = _socket_folder()
         self._children: list[Child] = []
@@ -87,9 +92,14 @@ class Supervisor:
 
     def start(self) -> None:
         """Start the processes; they load side by side. Raises what `resolve` raises when there is no such model, and `ConfigError`."""
-        path = str(resolve(self._config.model))
+        self._model_path = str(resolve(self._config.model))
         self._accounts_lock = AccountsLock(usage_db(self._config))
-        self._children = [self._runtime(path), self._tokenizer(path)]
+        threads = self._config.threads
+        runtime, tokenizer = self._settings()
+        self._children = [
+            Child("runtime", "radixserve_runtime", runtime, self._environment(threads)),
+            Child("tokenizer", "radixserve_tokenizer", tokenizer, self._environment(1)),
+        ]
         self._thread.start()
         self._started.wait()
 
@@ -107,18 +117,22 @@ class Supervisor:
         self._accounts_lock.release()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _runtime(self, path: str) -> Child:
-        settings = runtime_settings(self._config, self._declared, path, self._sockets)
-        threads = self._config.threads
-        return Child("runtime", "radixserve_runtime", msgspec.json.encode(settings), self._environment(threads))
+    def reload_tenants(self) -> None:
+        """Look at the tenants file soon, whether it seems to have changed or not; safe to call from a signal handler."""
+        if self._tenants_watch is not None:
+            self._tenants_watch.look_again()
 
-    def _tokenizer(self, path: str) -> Child:
-        settings = tokenizer_settings(self._config, self._declared, path, self.names[0], self._sockets)
-        return Child("tokenizer", "radixserve_tokenizer", msgspec.json.encode(settings), self._environment(1))
+    def _settings(self) -> tuple[bytes, bytes]:
+        """Of the runtime and of the tokenizer process, as they are now."""
+        runtime = runtime_settings(self._config, self._declared, self._model_path, self._sockets)
+        tokenizer = tokenizer_settings(self._config, self._declared, self._model_path, self.names[0], self._sockets)
+        return msgspec.json.encode(runtime), msgspec.json.encode(tokenizer)
 
     @property
     def _sockets(self) -> Sockets:
-        return Sockets(clients=self.address, runtime=f"ipc://{self._folder / 'runtime.sock'}")
+        return Sockets(
+            clients=self.address, runtime=f"ipc://{self._folder / 'runtime.sock'}", tenants=str(self._folder / "tenants.json")
+        )
 
     def _environment(self, threads: int) -> dict[str, str]:
         count = threads or len(os.sched_getaffinity(0))
@@ -136,6 +150,7 @@ class Supervisor:
             child.start()
         self._started.set()
         while not self._stopping.wait(0.1):
+            self._take_over_tenants()
             for child in self._children:
                 if child.returncode is not None:
                     self._restart(child)
@@ -143,6 +158,21 @@ class Supervisor:
                 break
         for child in reversed(self._children):
             child.stop(self._grace_s)
+
+    def _take_over_tenants(self) -> None:
+        """If the tenants file has changed: the processes hear of it, and one that is restarted starts with it."""
+        declared = self._tenants_watch.poll(time.monotonic(), self._declared) if self._tenants_watch is not None else None
+        if declared is None:
+            return
+        self._declared = declared
+        try:
+            for child, settings in zip(self._children, self._settings(), strict=True):
+                child.configure(settings)
+            write_update(Path(self._sockets.tenants), declared)
+        except (ConfigError, OSError) as error:
+            logger.error("the changed tenants could not be handed on: %s", error)
+            return
+        self._say(f"the tenants file has changed: {self.num_tenants:,} tenants from now on")
 
     def _restart(self, child: Child) -> None:
         status = child.returncode or 0

@@ -170,4 +170,4 @@ def _update(path: Path, change: Callable[[str], str]) -> None:
 def _hand_out(key: str, text: str) -> None:
     click.echo(text, err=True)
     click.echo(key)
-    click.echo("a running server takes it at its next start", err=True)
+    click.echo("a running server takes it over within a few seconds", err=True)

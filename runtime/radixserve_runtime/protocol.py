@@ -69,7 +69,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GrammarRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A compiled grammar, by key. `payload` (xgrammar's serialised form) is sent once; `NeedGrammar` asks for it again."""
+    """A compiled grammar, by key. `payload` (xgrammar's serialised form, or a grammar's text) is sent once; `NeedGrammar` asks for it again."""
 
     key: str
     payload: bytes = b""
@@ -176,6 +176,12 @@ class Publish(Message, frozen=True, kw_only=True, tag="publish"):
     token_ids: tuple[int, ...]
 
 
+class SetWeights(Message, frozen=True, kw_only=True, tag="weights"):
+    """Weights of tenants from now on, in place of those before. A tenant that is not named has weight 1. No answer."""
+
+    weights: dict[str, float]
+
+
 class Ping(Message, frozen=True, kw_only=True, tag="ping"):
     """Sent at least every second. After `peer_timeout_s` of silence the runtime cancels everything."""
 
@@ -184,7 +190,9 @@ class ResetCache(Message, frozen=True, kw_only=True, tag="reset"):
     """Forget all KV that no request uses. Answered by a `Heartbeat`."""
 
 
-ToRuntime: TypeAlias = Hello | Generate | Score | Fork | Drop | Cancel | Lease | Release | Publish | Ping | ResetCache
+ToRuntime: TypeAlias = (
+    Hello | Generate | Score | Fork | Drop | Cancel | Lease | Release | Publish | SetWeights | Ping | ResetCache
+)
 
 
 # ---- runtime -> tokenizer process ---------------------------------------------------------------------------------

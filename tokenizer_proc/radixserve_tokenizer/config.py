@@ -78,6 +78,8 @@ class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     tenants: tuple[TenantConfig, ...] = ()
     """Empty: one anonymous tenant without limits, and any key is taken."""
+    tenants_update: str = ""
+    """A file that may come to be: JSON, a list like `tenants`, which are then taken over in their place. Empty: none."""
     public_prefixes: tuple[PublicPrefix, ...] = ()
     max_queued_tokens: int = 0
     """Uncached prompt tokens that may wait before new programs are refused with 503; 0: no limit."""

@@ -54,6 +54,7 @@ class RuntimeLink:
         self._sent_grammars: set[str] = set()
         self._in_flight: dict[int, Request] = {}
         self._outgoing: list[runtime.ToRuntime] = []
+        self._weights: dict[str, float] | None = None
         self.state: LinkState = "loading"
         self.epoch = ""
         self.model: runtime.ModelInfo | None = None
@@ -133,6 +134,12 @@ class RuntimeLink:
         """Have prompts computed that everybody may share."""
         self._outgoing.extend(prefixes)
 
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Tell the runtime of changed weights, now and whenever it has been away."""
+        self._weights = dict(weights)
+        if self.is_ready:
+            self._outgoing.append(runtime.SetWeights(weights=self._weights))
+
     def reset_cache(self) -> None:
         """Forget all KV that no request uses."""
         self._outgoing.append(runtime.ResetCache())
@@ -157,6 +164,8 @@ class RuntimeLink:
         self._epoch_number += 1
         self._sent_grammars.clear()
         self._outgoing.clear()
+        if self._weights is not None:
+            self._outgoing.append(runtime.SetWeights(weights=self._weights))
         lost = self.in_flight
         self._in_flight.clear()
         for request in lost:

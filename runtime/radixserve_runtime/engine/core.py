@@ -38,6 +38,7 @@ from radixserve_runtime.protocol import (
     Release,
     ResetCache,
     Score,
+    SetWeights,
     Stats,
     Usage,
 )
@@ -146,20 +147,22 @@ class EngineCore:
                 self._tenancy.release(message.branch_ids)
             case Publish():
                 self._publish(message)
-            case Lease() | Release() | ResetCache():
-                self._dispatch_to_cache(message)
+            case Lease() | Release() | ResetCache() | SetWeights():
+                self._dispatch_upkeep(message)
             case Cancel():
                 for request_id in message.request_ids:
                     self._abort(request_id)
             case Ping():
                 pass
 
-    def _dispatch_to_cache(self, message: Lease | Release | ResetCache) -> None:
+    def _dispatch_upkeep(self, message: Lease | Release | ResetCache | SetWeights) -> None:
         match message:
             case Lease():
                 self._tenancy.lease(message, self._clock())
             case Release():
                 self._tenancy.release((message.branch_id,))
+            case SetWeights():
+                self._scheduler.set_weights(message.weights)
             case ResetCache():
                 self._cache.reset()
                 self._events.append(Heartbeat(stats=self._statistics.make(self._num_aborted)))

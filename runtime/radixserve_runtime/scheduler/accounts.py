@@ -13,8 +13,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from radixserve_runtime.scheduler.config import check_weights
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from radixserve_runtime.scheduler.config import SchedulerConfig
     from radixserve_runtime.scheduler.sequence import Sequence
@@ -83,6 +85,13 @@ class Accounts:
         """All that are remembered, the idle first."""
         yield from self._idle.values()
         yield from self._active.values()
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Weights from now on, 1 for who is not named. Raises `ValueError`, and then nothing has changed."""
+        check_weights(weights)
+        self._weights = dict(weights)
+        for tenant in self.tenants():
+            tenant.weight = self._weights.get(tenant.name, 1.0)
 
     # ---- coming and going ------------------------------------------------------------------------------------
 

@@ -21,6 +21,13 @@ class EmptySequenceError(ValueError):
     """A sequence without tokens: there is nothing to continue. Begin it with the model's first token."""
 
 
+def check_weights(weights: Mapping[str, float]) -> None:
+    """Raise `ValueError` for a weight that a tenant can't have."""
+    for name, weight in weights.items():
+        if not 0 < weight < math.inf:
+            raise ValueError(f"the weight of tenant {name!r} must be a positive number, not {weight}")
+
+
 @dataclass(frozen=True, slots=True)
 class ChargeWeights:
     """What a tenant is charged, in charge units: one is the work of one uncached prompt token (docs/fairness.md)."""
@@ -79,9 +86,7 @@ class SchedulerConfig:
 
         if self.quantum <= 0 or self.level_unit <= 0 or min(self.charge.prefill, self.charge.decode, self.charge.kv) < 0:
             raise ValueError("quantum and level_unit must be positive, and charge weights can't be negative")
-        for name, weight in self.tenants.items():
-            if not 0 < weight < math.inf:
-                raise ValueError(f"the weight of tenant {name!r} must be a positive number, not {weight}")
+        check_weights(self.tenants)
 
     @property
     def num_slots(self) -> int:

@@ -33,7 +33,7 @@ from radixserve_runtime.scheduler.waiting import WaitingQueue
 from radixserve_runtime.scheduler.yielding import Yielding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from radixserve_runtime.cache.pages import PagePool
     from radixserve_runtime.cache.radix import RadixCache
@@ -101,6 +101,10 @@ class Scheduler:
     def tenant_stats(self) -> dict[str, TenantStats]:
         """Accounts of all tenants that are remembered, without `pages`. O(tenants), so not for every step."""
         return self._ledger.tenants()
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Weights of tenants from now on; what they were charged stays as it is. Raises `ValueError`."""
+        self._accounts.set_weights(weights)
 
     # ---- what the engine tells -------------------------------------------------------------------------------
 

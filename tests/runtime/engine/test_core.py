@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from radixserve_runtime.protocol import Base, Cancel, Drop, Fork, Generate, Hello, NeedTokens, Owner, Rejected, Sampling, log_hash
+from radixserve_runtime.protocol import (
+    Base,
+    Cancel,
+    Drop,
+    Fork,
+    Generate,
+    Hello,
+    NeedTokens,
+    Owner,
+    Rejected,
+    Sampling,
+    SetWeights,
+    log_hash,
+)
 from tests.support.engine_driver import Driver
 from tests.support.tiny_model import write_tiny_checkpoint
 
@@ -259,3 +272,13 @@ def test_a_new_hello_cancels_and_bad_ones_are_rejected(make: MakeDriver) -> None
     assert isinstance(driver.core.take_events()[-1], Rejected)
     assert not driver.core.has_work
     assert driver.core.stats().pages_locked == 0
+
+
+def test_weights_of_tenants_are_taken_while_it_runs(make: MakeDriver) -> None:
+    driver = make()
+    driver.core.handle(SetWeights(weights={"a": 3.0}))
+    assert driver.generate([1, 2, 3], max_tokens=2, ignore_eos=True).token_ids
+    assert not driver.core.take_events()
+    driver.core.handle(SetWeights(weights={"a": 0.0}))
+    [failed] = driver.core.take_events()
+    assert "must be a positive number" in failed.message  # type: ignore[union-attr]

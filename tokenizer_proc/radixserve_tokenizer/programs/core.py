@@ -14,13 +14,14 @@ from radixserve_tokenizer.programs.attachment import Attachment
 from radixserve_tokenizer.programs.bundle import build_services
 from radixserve_tokenizer.programs.clients import Client
 from radixserve_tokenizer.programs.enforcement import Enforcement
-from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.programs.errors import OpError, internal_error
 from radixserve_tokenizer.programs.executor import Executor
 from radixserve_tokenizer.programs.greeting import welcome
 from radixserve_tokenizer.programs.intake import Intake
 from radixserve_tokenizer.programs.outcomes import Outcomes
 from radixserve_tokenizer.programs.queries import Queries
 from radixserve_tokenizer.programs.tasks import Tasks
+from radixserve_tokenizer.tenants.update import TenantsUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -66,6 +67,7 @@ class Core:
         self._intake = Intake(self._services, self._outcomes, self._attachment)
         self._enforcement = Enforcement(self._services, self._outcomes)
         self._queries = Queries(self._services)
+        self._tenants_update = TenantsUpdate(config.tenants_update, self._services)
         self._clients: dict[bytes, Client] = {}
         self._next_sweep = 0.0
         self._turn_ends: float | None = None
@@ -86,7 +88,7 @@ class Core:
         except Exception as error:
             # What is about one op has been caught where the op is known; this is the last net.
             logger.exception("a message of type %s failed", type(message).__name__)
-            client.events.append(_internal(message, error))
+            client.events.append(internal_error(message, error))
         self._run()
 
     def frame_ended(self, identity: bytes) -> None:
@@ -304,6 +306,7 @@ class Core:
             error = OpError("the runtime is gone and did not come back in time", code="runtime_down", status=503, retryable=True)
             self._tasks.fail_all(error)
         self._enforcement.tick(now)
+        self._tenants_update.tick(now)
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP_S
             self._sweep(now)
@@ -335,16 +338,3 @@ class Core:
                 self._executor.run(self._turn_ends)
         except Exception:  # ops are settled where they fail; what comes here is a bug in that, and the loop must go on
             logger.exception("an op could not be settled")
-
-
-def _internal(message: wire.FromClient, error: Exception) -> wire.Event:
-    text = f"internal error ({type(error).__name__}); the server's log has more"
-    if isinstance(message, wire.Query):
-        return wire.Reply(id=message.id, error=text, status=500)
-    return wire.Failed(
-        program=getattr(message, "program", -1),
-        op=getattr(message, "op", -1),
-        var=getattr(message, "var", -1),
-        code="internal",
-        message=text,
-    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from radixserve_tokenizer import protocol as wire
+
 
 class OpError(Exception):
     """An op can't be carried out. `code`, `status` (an HTTP status) and `param` travel in `Failed`."""
@@ -53,3 +55,17 @@ class EmptyPromptError(OpError):
 def invalid_key() -> OpError:
     """No tenant has this key. The key itself is never repeated."""
     return OpError("no tenant has this API key: give the key of one", code="invalid_api_key", status=401, param="api_key")
+
+
+def internal_error(message: wire.FromClient, error: Exception) -> wire.Event:
+    """The answer to a message that tripped over a bug of ours."""
+    text = f"internal error ({type(error).__name__}); the server's log has more"
+    if isinstance(message, wire.Query):
+        return wire.Reply(id=message.id, error=text, status=500)
+    return wire.Failed(
+        program=getattr(message, "program", -1),
+        op=getattr(message, "op", -1),
+        var=getattr(message, "var", -1),
+        code="internal",
+        message=text,
+    )

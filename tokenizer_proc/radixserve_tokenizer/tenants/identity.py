@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -44,10 +44,11 @@ class Tenant:
     """Programs that are open."""
     num_running: int = 0
     """Generations that the runtime has been given."""
-    classes: tuple[Priority, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.classes = tuple(each for each in CLASSES if each in self.config.classes)
+    @property
+    def classes(self) -> tuple[Priority, ...]:
+        """Those that it may use, the most urgent first."""
+        return tuple(each for each in CLASSES if each in self.config.classes)
 
     @property
     def name(self) -> str:
@@ -76,14 +77,41 @@ class Tenants:
 
     def __init__(self, configs: Sequence[TenantConfig], accounts: Accounts, now: float) -> None:
         """Raises `TenantSettingsError`."""
-        _check(configs)
-        self._all = [Tenant(config, Quota(config, now), accounts.of(config.name)) for config in configs]
         anonymous = TenantConfig(name="")
+        self._accounts = accounts
         self._anonymous = None if configs else Tenant(anonymous, Quota(anonymous, now), accounts.of(""))
+        self._known: dict[str, Tenant] = {}
+        """By name: also those that are no longer in the settings and have programs that run."""
+        self._declare(configs, now)
+
+    def update(self, configs: Sequence[TenantConfig], now: float) -> bool:
+        """Other settings from now on; whether anything has changed. Programs that run go on, whoever's they are.
+
+        Raises `TenantSettingsError`, and then nothing has changed. A server without tenants stays one, and the other way round.
+        """
+        if (self._anonymous is not None) != (not configs):
+            raise TenantSettingsError("a server can't gain its first tenants or lose its last while it runs: start it again")
+        if [one.config for one in self._all] == list(configs):
+            return False
+        self._declare(configs, now)
+        return True
+
+    def _declare(self, configs: Sequence[TenantConfig], now: float) -> None:
+        _check(configs)
+        self._all = [self._tenant(config, now) for config in configs]
+        self._known = {one.name: one for one in [*self._known.values(), *self._all] if one in self._all or one.num_programs}
         self._keys: list[tuple[bytes, int]] = [
             (bytes.fromhex(key_hash), index) for index, config in enumerate(configs) for key_hash in config.key_hashes
         ]
         self._by_curve_key = {key: one for one in self._all for key in one.config.curve_keys}
+
+    def _tenant(self, config: TenantConfig, now: float) -> Tenant:
+        tenant = self._known.get(config.name)
+        if tenant is None:
+            return Tenant(config, Quota(config, now), self._accounts.of(config.name))
+        tenant.config = config
+        tenant.quota.change(config, now)
+        return tenant
 
     @property
     def all(self) -> list[Tenant]:

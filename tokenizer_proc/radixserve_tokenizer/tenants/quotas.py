@@ -34,6 +34,11 @@ class Bucket:
         self._level = float(per_minute)
         self._at = now
 
+    def change(self, per_minute: int, now: float) -> None:
+        """Another limit. What has been used of the minute stays used."""
+        self._level = self.level(now) + per_minute - self.per_minute
+        self.per_minute = per_minute
+
     def level(self, now: float) -> float:
         """What is in it at `now`, in seconds of the same clock as ever; a clock that stands back adds nothing."""
         if now > self._at:
@@ -63,6 +68,11 @@ class Quota:
     def __init__(self, config: TenantConfig, now: float) -> None:
         self._requests = Bucket(config.requests_per_minute, now) if config.requests_per_minute else None
         self._tokens = Bucket(config.tokens_per_minute, now) if config.tokens_per_minute else None
+
+    def change(self, config: TenantConfig, now: float) -> None:
+        """Other limits."""
+        self._requests = _changed(self._requests, config.requests_per_minute, now)
+        self._tokens = _changed(self._tokens, config.tokens_per_minute, now)
 
     @property
     def counts_tokens(self) -> bool:
@@ -105,6 +115,13 @@ class Quota:
             remaining_tokens=_whole(tokens, now),
             reset_tokens_s=0.0 if tokens is None else tokens.reset_s(now),
         )
+
+
+def _changed(bucket: Bucket | None, per_minute: int, now: float) -> Bucket | None:
+    if bucket is None or not per_minute:
+        return Bucket(per_minute, now) if per_minute else None
+    bucket.change(per_minute, now)
+    return bucket
 
 
 def _whole(bucket: Bucket | None, now: float) -> int:

@@ -106,6 +106,10 @@ class Slots:
         elif state == "held":
             self._forget(ticket)
 
+    def look_again(self) -> None:
+        """Limits have changed: whoever is held back may have room now."""
+        self._changed.update(dict.fromkeys(self._held))
+
     def start_waiting(self, now: float) -> bool:
         """Let through what has room now; whether anything did. Call it after `leave`, and as time passes."""
         started = False
