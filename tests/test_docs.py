@@ -12,6 +12,7 @@ import pytest
 import radixserve
 from radixserve.config import ServeConfig, load_config
 from radixserve.http import engine_stats, tenant_stats, unsupported
+from radixserve.http.messages_api.request import MessagesRequest
 from radixserve.http.metrics import Metrics
 from radixserve.http.responses_api.request import ResponsesRequest
 from radixserve.http.schemas import ChatRequest, CompletionRequest
@@ -97,7 +98,9 @@ def test_every_public_name_is_in_the_guide() -> None:
 
 def test_every_field_of_a_request_is_documented() -> None:
     known = names(read("docs/http.md"))
-    missing = {field for model in (ChatRequest, CompletionRequest, ResponsesRequest) for field in model.model_fields} - known
+    missing = {
+        field for model in (ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest) for field in model.model_fields
+    } - known
     assert not missing
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from radixserve import __version__
-from radixserve.http import accounts, chat, completions, health, models_route
+from radixserve.http import accounts, chat, completions, health, models_route, tokenize_route
 from radixserve.http.access_log import AccessLog
 from radixserve.http.config import HttpConfig
 from radixserve.http.errors import install_handlers
 from radixserve.http.header_limit import HeaderLimit
+from radixserve.http.messages_api import route as messages_route
 from radixserve.http.openapi import install_openapi
 from radixserve.http.responses_api import route as responses_route
 from radixserve.http.state import ServerState
@@ -44,7 +45,7 @@ def create_app(client: ClientLike | Callable[[], ClientLike], *, settings: HttpC
 
     app = FastAPI(title="RadixServe", version=__version__, description=_DESCRIPTION, lifespan=lifespan, redoc_url=None)
     app.state.radixserve = state
-    for module in (chat, completions, responses_route, models_route, accounts, health):
+    for module in (chat, completions, responses_route, messages_route, tokenize_route, models_route, accounts, health):
         app.include_router(module.router)
     install_handlers(app)
     install_openapi(app)

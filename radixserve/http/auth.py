@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def api_key(request: Request) -> str:
-    """The bearer token of the header Authorization, or "" without one; 401 for another scheme."""
+    """The bearer token of the header Authorization, else what `x-api-key` has (Anthropic's header), else ""; 401 for another scheme."""
     header = request.headers.get("authorization", "").strip()
     if not header:
-        return ""
+        return request.headers.get("x-api-key", "").strip()
     scheme, _, key = header.partition(" ")
     if scheme.lower() != "bearer":
         raise ApiError("Send the API key as 'Authorization: Bearer KEY'.", status=401)

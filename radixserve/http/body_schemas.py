@@ -51,7 +51,7 @@ MESSAGE: dict[str, Any] = {
     },
 }
 
-_NAME: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
+_NAME: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"}
 FUNCTION: dict[str, Any] = {
     "type": "object",
     "required": ["name"],

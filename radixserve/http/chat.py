@@ -55,7 +55,9 @@ def build_spec(request: ChatRequest, body: dict[str, Any], state: ServerState) -
     asked = find_constraint(body)
     names = {"constraint": asked.field, "prompt": "messages"}
     if request.uses_functions:
-        names["tools"] = "functions"
+        names |= {"tools": "functions", "tools[]": "functions[]", "tools[].parameters": "functions[].parameters"}
+    else:
+        names |= {"tools[].name": "tools[].function.name", "tools[].parameters": "tools[].function.parameters"}
     if request.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     segments = parse_messages(request.messages, state.config)

@@ -18,12 +18,14 @@ def chat_tools(request: ChatRequest, config: HttpConfig) -> AskedTools:
     """What the model may call; raises `BadRequestError`."""
     if request.uses_functions:
         return _functions(request, config)
-    specs = check_tools(
-        (_tool(one, f"tools[{i}]", config) for i, one in enumerate(as_list(request.tools, "tools", config.max_tools))),
-        "tools",
-        config,
-    )
+    specs = read_chat_tools(request.tools, config)
     return choose(specs, request.tool_choice, parallel=request.parallel_tool_calls is not False)
+
+
+def read_chat_tools(value: Any, config: HttpConfig) -> tuple[ToolSpec, ...]:
+    """The field `tools` in chat's form; raises `BadRequestError`."""
+    items = as_list(value, "tools", config.max_tools)
+    return check_tools((_tool(one, f"tools[{i}]", config) for i, one in enumerate(items)), "tools", config)
 
 
 def choose(specs: tuple[ToolSpec, ...], choice: Any, *, parallel: bool) -> AskedTools:

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's nested body, with the status that fits.
+"""Errors in OpenAI's nested body (under /v1/messages in Anthropic's), with the status that fits.
 
     ApiError                  anything that a client is told
       BadRequestError         400, names the parameter
@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from fastapi import Response
 from starlette.exceptions import HTTPException
 
+from radixserve.http.messages_api.errors import PREFIX, error_body
 from radixserve.http.ratelimits import ratelimit_headers
 from radixserve_tokenizer.protocol import Failed, Refused
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("radixserve.http")
 
 CLIENT_CLOSED_REQUEST = 499
+
+_ITEM = re.compile(r"(\w+)\[(\d+)\]((?:\.\w+)?)")
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES = {
@@ -151,31 +155,48 @@ def from_event(event: Refused | Failed | Goodbye, request_fields: Mapping[str, s
             event.message,
             status=status,
             code=event.code or None,
-            param=request_fields.get(event.param, event.param) or None,
+            param=_renamed(event.param, request_fields) or None,
             retry_after_s=retry_after_s,
         )
     return UnavailableError(event.message or "The connection to the engine was lost. Try again.", code="connection_lost")
 
 
-def error_response(error: ApiError) -> Response:
-    """The whole HTTP answer. The body is valid UTF-8 whatever the message quotes."""
-    return Response(_dumps(error.body()), status_code=error.status, headers=error.headers(), media_type="application/json")
+def _renamed(param: str, request_fields: Mapping[str, str]) -> str:
+    """The request's name for what the engine calls `param`. Fields of one item of a list go by the name with empty brackets."""
+    if param in request_fields:
+        return request_fields[param]
+    found = _ITEM.match(param)
+    if found is None:
+        return param
+    name = request_fields.get(f"{found[1]}[]{found[3]}", f"{found[1]}[]{found[3]}")
+    return name.replace("[]", f"[{found[2]}]", 1) + param[found.end() :]
+
+
+def error_response(error: ApiError, path: str) -> Response:
+    """The whole HTTP answer, in the form of the API that `path` belongs to. The body is valid UTF-8 whatever the message quotes."""
+    body = error_body(error) if path == PREFIX or path.startswith(f"{PREFIX}/") else error.body()
+    return Response(_dumps(body), status_code=error.status, headers=error.headers(), media_type="application/json")
 
 
 def _dumps(body: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(body)
     except TypeError:  # a lone surrogate that reached a message
-        text = str(body["error"]["message"]).encode("utf-8", "replace").decode("utf-8")
-        return orjson.dumps({"error": {**body["error"], "message": text, "param": None}})
+        told: dict[str, Any] = {
+            **body["error"],
+            "message": str(body["error"]["message"]).encode("utf-8", "replace").decode("utf-8"),
+        }
+        if "param" in told:
+            told["param"] = None
+        return orjson.dumps({**body, "error": told})
 
 
 def install_handlers(app: FastAPI) -> None:
     """Every error of the app, also unknown paths and our own bugs, answers in OpenAI's form."""
 
-    async def on_api_error(_: Request, error: Exception) -> Response:
+    async def on_api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        return error_response(error)
+        return error_response(error, request.url.path)
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -184,7 +205,7 @@ def install_handlers(app: FastAPI) -> None:
             message = f"Unknown path {request.url.path!r}. /docs lists what this server answers."
         elif error.status_code == 405:
             message = f"{request.method} is not allowed on {request.url.path!r}."
-        response = error_response(ApiError(message, status=error.status_code))
+        response = error_response(ApiError(message, status=error.status_code), request.url.path)
         response.headers.update(error.headers or {})
         return response
 
@@ -193,7 +214,8 @@ def install_handlers(app: FastAPI) -> None:
 
     async def on_bug(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return error_response(ApiError("The server failed to answer this request. Its log has the details.", status=500))
+        failed = ApiError("The server failed to answer this request. Its log has the details.", status=500)
+        return error_response(failed, request.url.path)
 
     app.add_exception_handler(ApiError, on_api_error)
     app.add_exception_handler(HTTPException, on_http_error)

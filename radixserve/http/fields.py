@@ -105,26 +105,27 @@ def check_n(value: int | None, info: ValidationInfo) -> int | None:
 def parse_stop(value: Any, info: ValidationInfo) -> tuple[str, ...]:
     """A string, a list of strings, or null; duplicates are dropped."""
     config = limits(info)
+    name = info.field_name or "stop"
     if value is None:
         return ()
     given = value if isinstance(value, list) else [value]
     if len(given) > config.max_stop_strings:
         raise BadRequestError(
-            f"'stop' may have at most {config.max_stop_strings} strings, not {len(given)}.",
-            param="stop",
+            f"'{name}' may have at most {config.max_stop_strings} strings, not {len(given)}.",
+            param=name,
             code="array_above_max_length",
         )
     for one in given:
         if not isinstance(one, str):
             raise BadRequestError(
-                f"'stop' must be a string or a list of strings, not {show(value)}.", param="stop", code="invalid_type"
+                f"'{name}' must be a string or a list of strings, not {show(value)}.", param=name, code="invalid_type"
             )
         if not one:
-            raise BadRequestError("'stop' must not have an empty string.", param="stop", code="invalid_value")
+            raise BadRequestError(f"'{name}' must not have an empty string.", param=name, code="invalid_value")
         if len(one.encode()) > config.max_stop_bytes:
             raise BadRequestError(
-                f"A 'stop' string may have at most {config.max_stop_bytes} bytes, not {len(one.encode())}.",
-                param="stop",
+                f"A string of '{name}' may have at most {config.max_stop_bytes} bytes, not {len(one.encode())}.",
+                param=name,
                 code="string_above_max_length",
             )
     return tuple(dict.fromkeys(given))

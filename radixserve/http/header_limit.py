@@ -28,6 +28,6 @@ class HeaderLimit:
                     status=431,
                     code="headers_too_large",
                 )
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)

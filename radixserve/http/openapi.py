@@ -29,16 +29,19 @@ def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def describes(request: str, answer: str, chunk: str) -> dict[str, Any]:
-    """A route's body and answers, by the names of their models."""
+def describes(request: str, answer: str, chunk: str = "", *, error: str = "ErrorAnswer") -> dict[str, Any]:
+    """A route's body and answers, by the names of their models; `chunk` "" where nothing is streamed."""
     errors = {
-        status: {"description": text, "content": {"application/json": {"schema": _ref("ErrorAnswer")}}}
+        status: {"description": text, "content": {"application/json": {"schema": _ref(error)}}}
         for status, text in _ERRORS.items()
     }
-    answers = {"application/json": {"schema": _ref(answer)}, "text/event-stream": {"schema": _ref(chunk)}}
+    answers = {"application/json": {"schema": _ref(answer)}}
+    if chunk:
+        answers["text/event-stream"] = {"schema": _ref(chunk)}
+    told = "The answer, or with `stream` its chunks as events." if chunk else "The answer."
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": _ref(request)}}},
-        "responses": {"200": {"description": "The answer, or with `stream` its chunks as events.", "content": answers}, **errors},
+        "responses": {"200": {"description": told, "content": answers}, **errors},
         "security": [{}, {"bearer": []}],
     }
 
@@ -57,14 +60,17 @@ def install_openapi(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
+            from radixserve.http.messages_api.request import MessagesRequest
             from radixserve.http.responses_api.request import ResponsesRequest
             from radixserve.http.schemas import ChatRequest, CompletionRequest
+            from radixserve.http.tokenize_route import DetokenizeRequest, TokenizeRequest
 
             document = get_openapi(title=app.title, version=__version__, description=app.description, routes=app.routes)
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             _drop_validation_answers(document)
             schemas.update(components())
-            for model in (ChatRequest, CompletionRequest, ResponsesRequest):
+            bodies = (ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, TokenizeRequest, DetokenizeRequest)
+            for model in bodies:
                 schemas[model.__name__] = model.model_json_schema(ref_template="#/components/schemas/{model}")
             document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
             app.openapi_schema = document

@@ -26,7 +26,7 @@ def parse_prompts(value: Any, vocab_size: int, config: HttpConfig) -> list[Segme
     if not items:
         raise _empty("prompt")
     if is_int(items[0]):
-        return [_ids(items, "prompt", vocab_size)]
+        return [parse_token_ids(items, "prompt", vocab_size)]
     if len(items) > config.max_prompts:
         raise BadRequestError(
             f"'prompt' may have at most {config.max_prompts} prompts, not {len(items)}.",
@@ -43,7 +43,7 @@ def _one(value: Any, path: str, vocab_size: int, kind: type[Any]) -> Segment:
             param=path,
             code="invalid_type",
         )
-    return _text(value, path) if isinstance(value, str) else _ids(value, path, vocab_size)
+    return _text(value, path) if isinstance(value, str) else parse_token_ids(value, path, vocab_size)
 
 
 def _text(value: str, path: str) -> Segment:
@@ -52,7 +52,8 @@ def _text(value: str, path: str) -> Segment:
     return Segment(text=value)
 
 
-def _ids(value: list[Any], path: str, vocab_size: int) -> Segment:
+def parse_token_ids(value: list[Any], path: str, vocab_size: int) -> Segment:
+    """A raw segment of the ids in `value`, which the request calls `path`; raises `BadRequestError`."""
     if not value:
         raise _empty(path)
     for i, one in enumerate(value):

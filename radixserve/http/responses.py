@@ -221,13 +221,33 @@ class TextAnswer(_Answer):
     usage: UsageAnswer | None = None
 
 
+class Tokens(_Answer):
+    """Answer of POST /tokenize."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizedText(_Answer):
+    """Answer of POST /detokenize."""
+
+    prompt: str
+
+
 def components() -> dict[str, Any]:
     """JSON Schemas of the answers that routes return unvalidated, by name, for the OpenAPI document."""
     from pydantic.json_schema import models_json_schema
 
+    from radixserve.http.messages_api.answers import MessageError, MessageEvent, MessageObject, TokenCount
     from radixserve.http.responses_api.answers import ResponseEvent, ResponseObject
 
-    models = (ChatAnswer, ChatChunk, TextAnswer, ErrorAnswer, ResponseObject, ResponseEvent)
+    models = (
+        *(ChatAnswer, ChatChunk, TextAnswer, ErrorAnswer, Tokens, DetokenizedText),
+        *(ResponseObject, ResponseEvent),
+        *(MessageObject, MessageEvent, MessageError, TokenCount),
+    )
     _, schema = models_json_schema([(model, "serialization") for model in models], ref_template="#/components/schemas/{model}")
     found: dict[str, Any] = schema["$defs"]
     return found

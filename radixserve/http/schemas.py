@@ -194,7 +194,7 @@ class CompletionRequest(SamplingRequest):
     best_of: int | None = Field(None, description="Must equal `n`.")
 
 
-RequestT = TypeVar("RequestT", bound=SamplingRequest)
+RequestT = TypeVar("RequestT", bound=BaseModel)
 
 
 def parse_request(model: type[RequestT], body: dict[str, Any], config: HttpConfig) -> RequestT:

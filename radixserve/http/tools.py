@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from radixserve.http.config import HttpConfig
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def tool_spec(function: dict[str, Any], path: str, config: HttpConfig, *, schema
     name = as_string(function.get("name"), f"{path}.name")
     if not _NAME.fullmatch(name):
         raise BadRequestError(
-            f"'{path}.name' must be 1 to 128 letters, digits, '_' or '-', not {show(name)}.",
+            f"'{path}.name' must be 1 to 128 letters, digits, '_', '-' or '.', not {show(name)}.",
             param=f"{path}.name",
             code="invalid_value",
         )

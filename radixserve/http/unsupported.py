@@ -7,10 +7,12 @@ what a right answer is.
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from radixserve.http.errors import BadRequestError
 from radixserve.http.fields import show
+
+Api: TypeAlias = Literal["chat", "completions", "responses", "messages"]
 
 _FALSE = (None, False)
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")
@@ -67,26 +69,38 @@ _RESPONSES: dict[str, tuple[tuple[Any, ...], str]] = {
     "context_management": (_EMPTY, "nothing is ever cut"),
     "moderation": ((None,), "there is no moderation"),
 }
+_MESSAGES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "n": ((None, 1), "a message has one answer"),
+    "stop": (_EMPTY, "use 'stop_sequences'"),
+    "response_format": ((None,), "use 'output_config.format'"),
+    "container": ((None,), "there are no containers"),
+    "mcp_servers": (_EMPTY, "this server calls no other"),
+    "context_management": (_EMPTY, "nothing is ever cut"),
+}
 #: Fields within objects: the object, the field, and the same as above.
-_RESPONSES_INNER: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
-    ("reasoning", "effort", (None, "none"), "how much the model reasons can't be set"),
-    ("reasoning", "summary", (None, "auto"), "reasoning is given in full"),
-    ("text", "verbosity", (None, "medium"), "the model knows no verbosity"),
-)
+_INNER: dict[str, tuple[tuple[str, str, tuple[Any, ...], str], ...]] = {
+    "chat": (),
+    "completions": (),
+    "responses": (
+        ("reasoning", "effort", (None, "none"), "how much the model reasons can't be set"),
+        ("reasoning", "summary", (None, "auto"), "reasoning is given in full"),
+        ("text", "verbosity", (None, "medium"), "the model knows no verbosity"),
+    ),
+    "messages": (("output_config", "effort", (None,), "how much the model reasons can't be set"),),
+}
 
-_TABLES = {"chat": _CHAT, "completions": _COMPLETION, "responses": _RESPONSES}
+_TABLES = {"chat": _CHAT, "completions": _COMPLETION, "responses": _RESPONSES, "messages": _MESSAGES}
 
 
-def refuse_unsupported(body: dict[str, Any], *, api: Literal["chat", "completions", "responses"]) -> None:
+def refuse_unsupported(body: dict[str, Any], *, api: Api) -> None:
     """Raise `BadRequestError` for the first field that asks for what this server can't do."""
     for table in (_COMMON, _TABLES[api]):
         for name, (harmless, why) in table.items():
             _refuse(name, body.get(name), harmless, why)
-    if api == "responses":
-        for outer, name, harmless, why in _RESPONSES_INNER:
-            holder = body.get(outer)
-            if isinstance(holder, dict):
-                _refuse(f"{outer}.{name}", cast("dict[str, Any]", holder).get(name), harmless, why)
+    for outer, name, harmless, why in _INNER[api]:
+        holder = body.get(outer)
+        if isinstance(holder, dict):
+            _refuse(f"{outer}.{name}", cast("dict[str, Any]", holder).get(name), harmless, why)
 
 
 def _refuse(name: str, value: Any, harmless: tuple[Any, ...], why: str) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
 
 
 @dataclass
@@ -103,10 +105,12 @@ def serving(
 
 
 def events(response: httpx.Response) -> list[Any]:
-    """The events of a stream, parsed; "[DONE]" stays text."""
+    """The events of a stream, parsed; "[DONE]" stays text. A name of an event is its type."""
     found: list[Any] = []
-    for line in response.text.split("\n\n"):
-        if line:
+    for block in response.text.split("\n\n"):
+        if block:
+            *name, line = block.split("\n")
             assert line.startswith("data: ")
             found.append(line[6:] if line == "data: [DONE]" else json.loads(line[6:]))
+            assert not name or name == [f"event: {found[-1]['type']}"]
     return found

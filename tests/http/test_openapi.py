@@ -7,7 +7,9 @@ import json
 import jsonschema
 import pytest
 
-from tests.http.harness import CHAT, TEXT, events
+from radixserve_tokenizer.protocol import ToolCall
+from tests.http.fake_engine import Script, scripted
+from tests.http.harness import CHAT, MESSAGES, RESPONSES, TEXT, events
 from tests.http.test_client_payloads import SHAPES
 
 
@@ -55,15 +57,46 @@ def test_bodies_that_we_refuse_are_not(document, api, body):
         resolver(document, body_schema(document, CHAT)).validate(body)
 
 
-def test_answers_are_as_described(document, api):
-    for path, body in ((CHAT, {"messages": [{"role": "user", "content": "hi"}]}), (TEXT, {"prompt": "x"})):
-        content = document["paths"][path]["post"]["responses"]["200"]["content"]
-        answer = api(path, {"model": "tiny", **body, "logprobs": True if path == CHAT else 1})
-        resolver(document, content["application/json"]["schema"]).validate(answer.json())
-        for chunk in events(api(path, {"model": "tiny", **body, "stream": True}))[:-1]:
-            resolver(document, content["text/event-stream"]["schema"]).validate(chunk)
-        error = document["paths"][path]["post"]["responses"]["400"]["content"]["application/json"]["schema"]
-        resolver(document, error).validate(api(path, {}).json())
+HI = [{"role": "user", "content": "hi"}]
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+ASKED = {
+    CHAT: {"messages": HI, "logprobs": True},
+    "chat with tools": {"messages": HI, "tools": [{"type": "function", "function": {"name": "f", "parameters": CITY}}]},
+    "chat with functions": {"messages": HI, "functions": [{"name": "f", "parameters": CITY}], "function_call": {"name": "f"}},
+    TEXT: {"prompt": "x", "logprobs": 1},
+    RESPONSES: {
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+        "tools": [{"type": "function", "name": "f", "parameters": CITY, "strict": True}],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+        "top_logprobs": 2,
+    },
+    MESSAGES: {
+        "messages": [*HI, {"role": "assistant", "content": [{"type": "text", "text": "The"}]}],
+        "max_tokens": 5,
+        "tools": [{"name": "f", "input_schema": CITY}],
+        "tool_choice": {"type": "any"},
+    },
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_answers_are_as_described(document, api, fake, name):
+    """What is asked here is allowed, and all that is answered, with calls, reasoning and text, is as the document says."""
+    path = CHAT if name.startswith("chat") else name
+    call = ToolCall(id="call_1", name="f", arguments='{"city": "Ulm"}')
+    fake.handler = scripted(Script(calls=(call,), reasoning=("hm",)))
+    body = {"model": "tiny", **ASKED[name]}
+    resolver(document, body_schema(document, path)).validate(body)
+    content = document["paths"][path]["post"]["responses"]["200"]["content"]
+    answer = api(path, body)
+    assert answer.status_code == 200, answer.text
+    resolver(document, content["application/json"]["schema"]).validate(answer.json())
+    chunks = [one for one in events(api(path, {**body, "stream": True})) if one != "[DONE]"]
+    assert len(chunks) > 3
+    for chunk in chunks:
+        resolver(document, content["text/event-stream"]["schema"]).validate(chunk)
+    error = document["paths"][path]["post"]["responses"]["400"]["content"]["application/json"]["schema"]
+    resolver(document, error).validate(api(path, {}).json())
 
 
 def test_no_generated_validation_answer(document):
