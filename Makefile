@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-fast lint format typecheck bench clean
+.PHONY: setup demo test test-fast lint format typecheck bench bench-check bench-peers clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,15 @@ typecheck: setup
 bench: setup
 	$(BIN)/radixserve pull smollm2-135m
 	$(BIN)/python -m benchmarks.bars
+
+# Counted work and CPU times against benchmarks/baseline.json.
+bench-check: setup
+	$(BIN)/python -m benchmarks.check
+
+# The workloads that other engines were measured with, beside what this machine can do.
+bench-peers: setup
+	$(BIN)/radixserve pull smollm2-135m
+	$(BIN)/python -m benchmarks.peers
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .hypothesis
