@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,15 +10,16 @@ from click.testing import CliRunner
 
 from radixserve.bench import measure as measuring
 from radixserve.bench.catalog import WORKLOADS
+from radixserve.bench.shape import ALWAYS, Shape
 from radixserve.cli import main
 from tests.bench.fakes import FakeOpenAI, openai_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from click.testing import Result
 
+ROOT = Path(__file__).resolve().parents[2]
 FAST = ("--no-warmup", "--requests", "4", "--output-tokens", "3")
 
 
@@ -146,3 +148,13 @@ def test_rows_are_plain_json(url: str, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"]
     assert [(row["workload"], row["part"]) for row in rows] == [("json", "constrained"), ("json", "plain"), ("tree", "")]
     assert rows[0]["extras"]["valid"] == 0
+
+
+def test_every_workload_and_every_size_is_documented() -> None:
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    for workload in WORKLOADS.values():
+        if workload.settable:
+            assert f"| `{workload.name}` |" in text
+    sizes = {size for workload in WORKLOADS.values() for size in workload.settable | ALWAYS}
+    assert not [size for size in sizes if f"--{size.replace('_', '-')}" not in text]
+    assert set(Shape.__dataclass_fields__) == sizes  # or a flag could be set nowhere

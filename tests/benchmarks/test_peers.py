@@ -42,6 +42,7 @@ def test_settings_are_flags() -> None:
     assert peers._flag("prefix_cache=false") == ["--no-prefix-cache"]
 
 
+@pytest.mark.slow
 def test_a_server_is_started_measured_and_ended(tmp_path: Path) -> None:
     from rich.console import Console
 
