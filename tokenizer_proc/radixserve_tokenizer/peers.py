@@ -30,3 +30,9 @@ def is_remote(identity: bytes) -> bool:
 def curve_key_of(identity: bytes) -> str | None:
     """The key that it showed; None for a local connection, which its owner's file permissions guard."""
     return identity[1 : 1 + CURVE_KEY_CHARS].decode() if is_remote(identity) else None
+
+
+def describe(identity: bytes) -> str:
+    """For the log."""
+    key = curve_key_of(identity)
+    return routing_id_of(identity).hex() + (f" over TCP, key {key[:8]}..." if key else "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from radixserve_runtime import protocol as runtime
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.link import RuntimeLink
-from radixserve_tokenizer.peers import curve_key_of
+from radixserve_tokenizer.peers import curve_key_of, describe
 from radixserve_tokenizer.programs.attachment import Attachment
 from radixserve_tokenizer.programs.bundle import build_services
 from radixserve_tokenizer.programs.clients import Client
@@ -57,6 +57,7 @@ class Core:
                 fingerprint=tokenizer.fingerprint,
                 vocabulary=tokenizer.vocabulary,
                 eos_token_ids=tokenizer.eos_token_ids,
+                grammar_marks=text.grammar_marks,
             )
         )
         self._services = build_services(config, text, self.link, compiler, clock)
@@ -113,7 +114,7 @@ class Core:
         for program in ended:
             self._outcomes.end(program)
         level, parked = logging.WARNING if ended else logging.INFO, len(programs) - len(ended)
-        logger.log(level, "client %s dropped (%s); %d programs ended, %d go on", identity.hex(), why, len(ended), parked)
+        logger.log(level, "client %s dropped (%s); %d programs ended, %d go on", describe(identity), why, len(ended), parked)
         self._run()
 
     @property
