@@ -35,6 +35,8 @@ class TraceStep:
     usage: Usage | None = None
     """Of ops with a value that are done."""
     scores: tuple[tuple[str, float], ...] = ()
+    num_refused: int = 0
+    """Attempts whose value was taken back (`usage` is the last one's)."""
     branches: tuple[TraceBranch, ...] = ()
 
 
@@ -82,10 +84,16 @@ def _step(op: OpRecord) -> TraceStep:
     if op.cell is None:
         return TraceStep(op.kind, op.where, op.detail, "failed" if op.failure else "lost" if op.is_lost else "done")
     outcome = op.cell.outcome
+    refused = 0 if op.check is None else len(op.check.refused)
     if isinstance(outcome, Done):
         scores = tuple((score.option, score.score) for score in outcome.scores)
-        return TraceStep(op.kind, op.where, outcome.value, "done", usage=outcome.usage, scores=scores)
-    return TraceStep(op.kind, op.where, op.cell.text, _status(outcome))
+        return TraceStep(op.kind, op.where, _said(outcome), "done", usage=outcome.usage, scores=scores, num_refused=refused)
+    return TraceStep(op.kind, op.where, op.cell.text, _status(outcome), num_refused=refused)
+
+
+def _said(done: Done) -> str:
+    """The text, and the calls beside it."""
+    return " ".join([done.value] * bool(done.value) + [f"{call.name}({call.arguments})" for call in done.calls])
 
 
 def _value(part: Var[Any]) -> str:
@@ -118,6 +126,8 @@ def _line(step: TraceStep) -> Text:
         line.append(f" into {len(step.branches)}")
     if step.usage is not None:
         line.append("  " + _cost(step.usage), style="green")
+    if step.num_refused:
+        line.append(f"  {step.num_refused} refused", style="yellow")
     if step.status != "done":
         line.append(f"  {step.status}", style="red")
     shown = " ".join(step.text.split())

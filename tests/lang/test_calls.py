@@ -79,6 +79,7 @@ def test_a_tool_loop(engine: Engine, server: FakeServer) -> None:
     run = react.run("q", engine=engine)
     assert run.value == "b"
     assert run.usage.tool_calls == 2
+    assert """search({"query": "a", "top_k": 2})""" in str(run.trace)
     server.wait_for(Close)
     told = Append(
         program=1,

@@ -73,6 +73,8 @@ def test_a_refused_value_is_taken_back_and_made_again(engine: Engine, server: Fa
     run = even.run(engine=engine, seed=1)
     assert run.value[0] == 4
     assert run.value[1].text == '{"number": 4}'
+    assert run.trace.root.steps[1].num_refused == 2
+    assert "2 refused" in str(run.trace)
     assert (run.usage.num_ops, run.usage.output_tokens) == (3, 15)  # refused attempts cost too
     server.wait_for(Close)
     sent = [(type(message).__name__, message.op) for message in server.messages if isinstance(message, Append | Gen | Rollback)]
