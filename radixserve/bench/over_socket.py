@@ -75,7 +75,7 @@ class _Pending:
         self._last_s: dict[int, float] = {}
 
     def delta(self, event: wire.Delta) -> None:
-        if not event.text:
+        if not (event.text or event.reasoning or event.calls):
             return
         now = time.perf_counter()
         outcome = self.outcome

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from radixserve.bench.ask import Outcome
 
+#: Fields of a delta that hold output other than text, by the names that servers use.
+_BESIDE_TEXT = ("reasoning_content", "reasoning", "tool_calls")
+
 
 class StreamReader:
     """Reads the events of one answer."""
@@ -60,8 +63,10 @@ class StreamReader:
         outcome = self._outcome
         if choice.get("finish_reason"):
             outcome.finish_reasons.append(choice["finish_reason"])
-        text = (choice.get("delta") or {}).get("content")
-        if not text:
+        delta = choice.get("delta") or {}
+        text = delta.get("content")
+        # Reasoning and calls are output as well: their time counts, though they are no part of the text.
+        if not (text or any(delta.get(name) for name in _BESIDE_TEXT)):
             return
         index = choice.get("index", 0)
         outcome.num_chunks += 1
@@ -71,7 +76,7 @@ class StreamReader:
         if before is not None:
             outcome.gaps_s.append(now - before)
         self._last_s[index] = now
-        self._texts.setdefault(index, []).append(text)
+        self._texts.setdefault(index, []).append(text or "")
 
 
 def read_usage(usage: dict[str, Any] | None, outcome: Outcome) -> None:

@@ -74,3 +74,14 @@ def test_a_server_that_counts_one_choice_of_several_is_not_believed() -> None:
     usage = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
     assert read([stream([*EVENTS[:5], usage])]).output_tokens == 3
     assert read([stream([*EVENTS[:5], usage])], n=1).output_tokens == 1
+
+
+def test_reasoning_and_calls_are_timed_but_are_no_text() -> None:
+    events: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": {"reasoning_content": "Hm"}}]},
+        {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0}]}}]},
+        {"choices": [{"index": 0, "delta": {"content": "a", "tool_calls": None}}]},
+    ]
+    outcome = read([stream(events)], n=1)
+    assert (outcome.num_chunks, len(outcome.gaps_s), outcome.texts) == (3, 2, ["a"])
+    assert outcome.ttft_s is not None

@@ -234,4 +234,5 @@ def test_recorded_arrivals_come_by_the_clock(tmp_path: Path) -> None:
     report = run(target, "trace", sizes={"trace": file, "requests": 2, "scale_time": 1e-4, "concurrency": 1})
     assert len(target.asked) == 2
     assert target.most_running == 2  # the second did not wait for the first
+    assert any("--concurrency has no meaning" in warning for warning in report.warnings)
     assert report.rows[0].num_errors == 0

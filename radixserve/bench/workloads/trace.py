@@ -101,6 +101,7 @@ async def replay(run: Run) -> None:
     if sessions[0].start_s is None:
         await run.all(jobs, run.shape.concurrency)
         return
+    run.notes.append("trace: requests came by the recorded times (--scale-time); --concurrency has no meaning for this file")
     origin_s = sessions[0].start_s
     async with asyncio.TaskGroup() as group:
         loop = asyncio.get_running_loop()
