@@ -64,6 +64,8 @@ class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_stop_bytes: int = 1024
     max_logit_bias: int = 1024
     max_logprobs: int = 20
+    max_remembered_ids: int = 4 << 20
+    """Token ids of finished turns that are remembered for when their text comes back (programs/memory.py); 4 bytes each."""
     client_timeout_s: float = 10.0
     """A client silent for this long is gone: its programs are cancelled and dropped."""
     heartbeat_s: float = 1.0

@@ -313,7 +313,8 @@ class Query(Message, frozen=True, kw_only=True, tag="query"):
     """A control message: no program. Answered by `Reply` with the same `id` (counted by the client).
 
     kinds: "health" -> Health fields; "stats" -> the runtime's Stats and the tokenizer process's counters; "reset_cache" -> {};
-    "tokenize" {"text": str} | {"messages": [...], "add_generation_prompt": bool} -> {"ids": [...], "text": rendered}; "detokenize" {"ids": [...]} -> {"text": str};
+    "tokenize" {"text": str, "add_special_tokens": bool} | {"messages": [...], "tools": [ToolSpec, ...], "add_generation_prompt": bool}
+    -> {"ids": [...], "text": rendered}; "detokenize" {"ids": [...]} -> {"text": str}, with "separately": true -> {"texts": [one for each id]};
     "usage" {"api_key": str} -> {"tenants": {name: account}}: all tenants for an admin's key, else the caller's own.
     """
 

@@ -9,6 +9,7 @@ from radixserve_tokenizer.programs import uncached
 from radixserve_tokenizer.programs.beginning import Beginnings
 from radixserve_tokenizer.programs.errors import OpError
 from radixserve_tokenizer.programs.limits import check_room
+from radixserve_tokenizer.programs.memory import told_turn
 from radixserve_tokenizer.programs.outcomes import Outcomes, SkippedError
 from radixserve_tokenizer.programs.sampling import check_token_id
 from radixserve_tokenizer.text.errors import InvalidTextError, TemplateError
@@ -114,7 +115,7 @@ class Executor:
             return False
         check_room(branch, op, model.max_context, self._services.text.tokenizer.longest_token)
         if op.role:
-            branch.text.add_message(op.role, [self._text_of(branch.program, part, op) for part in op.parts], op.fields)
+            self._message(branch, op)
         elif op.fields:
             raise OpError("fields belong to a message: give a role", param="fields")
         else:
@@ -127,6 +128,20 @@ class Executor:
                     branch.text.add_text(self._text_of(branch.program, part, op))
         branch.program.num_pending_ops -= 1
         return True
+
+    def _message(self, branch: Branch, op: wire.Append) -> None:
+        texts = [self._text_of(branch.program, part, op) for part in op.parts]
+        turn = told_turn("".join(texts), op.fields) if op.role == "assistant" else None
+        place = branch.text.next_turn_place if turn is not None else None
+        if turn is not None and place is not None:
+            ids = self._services.memory.recall(branch.program.owner, place, turn)
+            if ids:
+                try:
+                    branch.text.add_turn(ids, turn.text, op.fields.get("tool_calls"))
+                    return
+                except TemplateError:  # the template wants the message itself
+                    branch.restore(branch.marks[op.op])
+        branch.text.add_message(op.role, texts, op.fields)
 
     def _have_values(self, branch: Branch, op: wire.Append) -> bool:
         """Whether all referred values exist; else the branch will be woken. Raises `SkippedError` if one never will."""

@@ -14,6 +14,8 @@ from radixserve_tokenizer.programs.limits import MAX_TEXT_CHARS, check_size
 from radixserve_tokenizer.programs.sampling import check_token_id
 from radixserve_tokenizer.tenants.rows import tenant_rows
 from radixserve_tokenizer.text.errors import InvalidTextError, TemplateError
+from radixserve_tokenizer.tools.errors import ToolError
+from radixserve_tokenizer.tools.toolset import read_tools
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.programs.clients import Client
@@ -147,7 +149,7 @@ class Queries:
             case "tokenize":
                 return self._tokenize(query.body)
             case "detokenize":
-                return {"text": self._detokenize(query.body)}
+                return self._detokenize(query.body)
 
     def _own_stats(self) -> dict[str, Any]:
         services = self._services
@@ -181,7 +183,7 @@ class Queries:
         text_model = self._services.text
         text, messages = body.get("text"), body.get("messages")
         if isinstance(text, str) and messages is None:
-            return {"ids": text_model.tokenizer.encode(text), "text": text}
+            return {"ids": self._text_ids(text, body), "text": text}
         if text is not None or not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise OpError("tokenize needs either text (a string) or messages (a list of objects)", param="body")
         if text_model.template is None:
@@ -189,10 +191,18 @@ class Queries:
         prompt = body.get("add_generation_prompt", True)
         if not isinstance(prompt, bool):
             raise OpError("add_generation_prompt must be true or false", param="add_generation_prompt")
-        rendered = text_model.template.encode_messages(messages, add_generation_prompt=prompt)
+        tools = _tools_of(body)
+        rendered = text_model.template.encode_messages(messages, tools=tools, add_generation_prompt=prompt)
         return {"ids": rendered.ids, "text": rendered.text}
 
-    def _detokenize(self, body: dict[str, Any]) -> str:
+    def _text_ids(self, text: str, body: dict[str, Any]) -> list[int]:
+        tokenizer, special = self._services.text.tokenizer, body.get("add_special_tokens", False)
+        if not isinstance(special, bool):
+            raise OpError("add_special_tokens must be true or false", param="add_special_tokens")
+        first = [tokenizer.bos_token_id] if special and tokenizer.add_bos and tokenizer.bos_token_id is not None else []
+        return [*first, *tokenizer.encode(text)]
+
+    def _detokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         token_ids = body.get("ids")
         tokenizer = self._services.text.tokenizer
         if not isinstance(token_ids, list):
@@ -203,4 +213,18 @@ class Queries:
             if not isinstance(token_id, int):
                 raise OpError(f"ids: {token_id!r} is not a token id", param="ids")
             check_token_id(token_id, tokenizer.vocab_size, "ids")
-        return tokenizer.decode(token_ids, skip_special=False)
+        if body.get("separately") is True:
+            return {"texts": [tokenizer.decode([token_id], skip_special=False) for token_id in token_ids]}
+        return {"text": tokenizer.decode(token_ids, skip_special=False)}
+
+
+def _tools_of(body: dict[str, Any]) -> tuple[dict[str, Any], ...] | None:
+    """OpenAI's definitions of the tools, as a branch with the same `ToolSpec`s shows them."""
+    if not body.get("tools"):
+        return None
+    try:
+        return tuple(read_tools(msgspec.convert(body["tools"], list[wire.ToolSpec])).definitions)
+    except msgspec.ValidationError as error:
+        raise OpError(f"tools must be a list of tools: {error}", param="tools") from error
+    except ToolError as error:
+        raise OpError(error.message, param=error.param) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from radixserve_tokenizer.programs.budget import BudgetWatch
 from radixserve_tokenizer.programs.generation import Generation
 from radixserve_tokenizer.programs.groups import Groups
+from radixserve_tokenizer.programs.memory import TurnMemory
 from radixserve_tokenizer.programs.sampling import SamplingLimits
 from radixserve_tokenizer.programs.scoring import Scoring
 
@@ -49,6 +50,7 @@ class Services:
     publics: PublicPrefixes
     detached: Detached
     groups: Groups = field(init=False)
+    memory: TurnMemory = field(init=False)
     runnable: deque[Branch] = field(default_factory=deque["Branch"])
     """Branches whose next op may be able to begin."""
     gated: list[Branch] = field(default_factory=list["Branch"])
@@ -62,6 +64,7 @@ class Services:
 
     def __post_init__(self) -> None:
         self.groups = Groups(self.next_id)
+        self.memory = TurnMemory(self.config.max_remembered_ids)
 
     def next_id(self) -> int:
         """A number that no runtime branch or request has had."""

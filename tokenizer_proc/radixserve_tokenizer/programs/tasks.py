@@ -8,6 +8,7 @@ from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.programs.errors import OpError
 from radixserve_tokenizer.programs.generation import Generation
 from radixserve_tokenizer.programs.logprobs import describe, describe_prompt
+from radixserve_tokenizer.programs.memory import said_turn
 from radixserve_tokenizer.programs.scoring import Scoring
 
 if TYPE_CHECKING:
@@ -89,6 +90,10 @@ class Tasks:
             if delta is not None:
                 program.credits -= 1
                 program.tell(delta)
+        place = branch.text.turn_place
+        if place is not None:
+            turn = said_turn(output.text, output.reasoning, output.calls)
+            self._services.memory.note(program.owner, place, turn, output.token_ids)
         branch.log.append(output.token_ids)
         branch.text.generated(output.token_ids)
         branch.text.called(output.text, output.calls)

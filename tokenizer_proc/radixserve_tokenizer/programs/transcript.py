@@ -11,7 +11,7 @@ from radixserve_tokenizer.tools.toolset import NO_TOOLS, ToolSet
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from radixserve_tokenizer.programs.log import TokenLog
+    from radixserve_tokenizer.programs.log import LogMark, TokenLog
     from radixserve_tokenizer.protocol import ToolCall
     from radixserve_tokenizer.text.conversation import Conversation, Edit
     from radixserve_tokenizer.text.template import ChatTemplate
@@ -39,6 +39,7 @@ class TranscriptMark(NamedTuple):
     conversation: Conversation | None
     tools: ToolSet
     is_retooled: bool
+    turn_place: LogMark | None = None
 
 
 class Transcript:
@@ -48,13 +49,14 @@ class Transcript:
     the template, once there is a message; setting them changes the log when something has to be added to it.
     """
 
-    __slots__ = ("_conversation", "_is_retooled", "_is_shared", "_log", "_model", "_pending", "tools")
+    __slots__ = ("_conversation", "_is_retooled", "_is_shared", "_log", "_model", "_pending", "_turn_place", "tools")
 
     def __init__(self, model: TextModel, log: TokenLog) -> None:
         self._model = model
         self._log = log
         self._pending = ""
         self._conversation: Conversation | None = None
+        self._turn_place: LogMark | None = None  # what the log held before the open turn was opened
         self.tools = NO_TOOLS
         self._is_retooled = False  # the conversation has other tools than its log shows
         self._is_shared = False  # a mark or a fork holds the conversation too: copy it before changing it
@@ -82,6 +84,29 @@ class Transcript:
             self._is_shared = False
         self._apply(self._own().message(role, list(content), dict(fields)))
         self._is_retooled = False
+
+    def add_turn(self, ids: Sequence[int], text: str, calls: Any) -> None:
+        """A whole turn of the assistant that was generated as `ids`; `calls` in OpenAI's form. Raises the template's errors."""
+        assert self.would_open_turn
+        self.open_turn()
+        self._log.append(ids)
+        self.generated(ids)
+        if calls:
+            self._own().note_calls(text, calls)
+        self._apply(self._own().end_turn())
+        self._is_retooled = False
+
+    @property
+    def next_turn_place(self) -> LogMark | None:
+        """Seal, and say what the log holds where a turn would be opened next; None in plain text and inside a turn."""
+        self.seal()
+        return self._log.mark() if self.would_open_turn else None
+
+    @property
+    def turn_place(self) -> LogMark | None:
+        """What the log held before the open turn, in which nothing was said yet; else None."""
+        conversation = self._conversation
+        return self._turn_place if conversation is not None and conversation.is_open and not conversation.turn_has_begun else None
 
     def set_tools(self, tools: ToolSet) -> None:
         """Show the model these tools from the next sealing on; raises the template's errors."""
@@ -149,11 +174,11 @@ class Transcript:
     def mark(self) -> TranscriptMark:
         """What it holds now."""
         self._is_shared = True
-        return TranscriptMark(self._pending, self._conversation, self.tools, self._is_retooled)
+        return TranscriptMark(self._pending, self._conversation, self.tools, self._is_retooled, self._turn_place)
 
     def restore(self, mark: TranscriptMark) -> None:
         """Go back to a mark; the log is cut by its owner."""
-        self._pending, self._conversation, self.tools, self._is_retooled = mark
+        self._pending, self._conversation, self.tools, self._is_retooled, self._turn_place = mark
         self._is_shared = True
 
     def fork(self, log: TokenLog) -> Transcript:
@@ -164,6 +189,7 @@ class Transcript:
 
     def _open(self) -> None:
         if self.would_open_turn:
+            self._turn_place = self._log.mark()
             self._apply(self._own().open_assistant())
 
     def _own(self) -> Conversation:

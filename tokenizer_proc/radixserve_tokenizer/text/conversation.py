@@ -159,6 +159,11 @@ class Conversation:
         self._rendered += self._turn
         return edit
 
+    def end_turn(self) -> Edit:
+        """Close the open turn, as the next message would. Raises `TemplateError`, and has then closed it all the same."""
+        self._close_turn()
+        return self._rendered_or_waiting()
+
     @property
     def turn_text(self) -> str:
         """What the template itself has written so far, and what was said in the open turn; other messages are left out."""
