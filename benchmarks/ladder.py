@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.inprocess.agents import Sizes, make_agents
-from benchmarks.inprocess.bound import least_work, measure_rates
+from benchmarks.inprocess.bound import least_work, measure_rates, typical_context
 from benchmarks.inprocess.drive import greet, live
 from benchmarks.load import percentile
 from benchmarks.machine import measure_limits
@@ -102,10 +102,11 @@ def climb(
     with _cascade(rung.cascade):
         core = build_core(RuntimeConfig(model=model, socket="ipc://unused", **{**settings, **rung.settings}))
     greet(core, vocab_size)
-    context = sum(len(agent.preamble) + len(agent.turns[0].new_ids) for agent in agents) // len(agents)
     at_once = 1 if rung.settings["max_running"] == 1 else slots
     # Static and dynamic batching would wait for company; their rates are those of the engine that they are modes of.
-    rates = measure_rates(core, at_once, context, vocab_size) if "schedule" not in rung.settings else None
+    rates = None
+    if "schedule" not in rung.settings:
+        rates = measure_rates(core, at_once, len(agents[0].preamble), typical_context(agents), vocab_size)
     outcome = live(core, agents)
     del core
     gc.collect()

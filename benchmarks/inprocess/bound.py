@@ -79,19 +79,34 @@ class Rates:
         )
 
 
-def measure_rates(core: EngineCore, slots: int, context: int, vocab_size: int) -> Rates:
-    """Cold prompts of `context` tokens for prefill; decode steps after such prompts, of 1, 2, 4, ... sequences up to `slots`."""
+def typical_context(agents: Sequence[AgentWork]) -> int:
+    """Mean length of a prompt, over all turns."""
+    lengths: list[int] = []
+    for agent in agents:
+        length = len(agent.preamble)
+        for turn in agent.turns:
+            length += len(turn.new_ids)
+            lengths.append(length)
+            length += turn.num_output
+    return sum(lengths) // len(lengths)
+
+
+def measure_rates(core: EngineCore, slots: int, shared: int, context: int, vocab_size: int) -> Rates:
+    """Cold prompts of `context` tokens for prefill; decode steps after prompts of which the first `shared` tokens are common, of
+    1, 2, 4, ... sequences up to `slots`: an engine that reads shared KV once is held to what it does then.
+    """
     sizes = sorted({min(1 << power, slots) for power in range(slots.bit_length() + 1)})
-    meter = _Meter(core, vocab_size)
+    meter = _Meter(core, vocab_size, min(shared, context - 1))
     prefill = statistics.median(meter.prefill(context) for _ in range(3))
     return Rates(context / prefill, {size: statistics.median(meter.decodes(size, context)) for size in sizes})
 
 
 class _Meter:
-    """Sends requests that share nothing."""
+    """Sends requests that share nothing, or a beginning."""
 
-    def __init__(self, core: EngineCore, vocab_size: int) -> None:
+    def __init__(self, core: EngineCore, vocab_size: int, shared: int) -> None:
         self._core = core
+        self._shared = shared
         self._vocab_size = vocab_size
         self._number = 1 << 30
 
@@ -106,7 +121,7 @@ class _Meter:
         """Seconds of each of some decode steps of so many sequences."""
         for _ in range(size):
             # While the last prompts are read, in chunks of at least 16, the first ones write already.
-            self._send(context, size * (context // 16 + 2) + 2 * _DECODES)
+            self._send(context, size * (context // 16 + 2) + 2 * _DECODES, shared=self._shared)
         first = self._number - size + 1
         waiting = set(range(first, first + size))
         while waiting:
@@ -126,10 +141,13 @@ class _Meter:
         self._run()
         return times
 
-    def _send(self, context: int, output: int) -> None:
+    def _send(self, context: int, output: int, shared: int = 0) -> None:
         self._number += 1
-        # A generator of its own for each: no two prompts begin alike.
-        ids = tuple(16 + (self._number * 7919 + place * 104_729) % (self._vocab_size - 16) for place in range(context))
+        # Prompts differ in their first token, or in the first one that they don't share.
+        ids = tuple(
+            16 + ((self._number * 7919 if place >= shared else 0) + place * 104_729) % (self._vocab_size - 16)
+            for place in range(context)
+        )
         self._core.handle(
             rt.Generate(
                 request_id=self._number,

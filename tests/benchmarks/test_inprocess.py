@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks import ladder
 from benchmarks.inprocess.agents import AgentWork, Sizes, Turn, make_agents
-from benchmarks.inprocess.bound import Rates, Work, least_work
+from benchmarks.inprocess.bound import Rates, Work, least_work, typical_context
 from radixserve_kernels.cpu.backend import CpuBackend
 from tests.support.tiny_model import write_tiny_checkpoint
 
@@ -75,6 +75,11 @@ def test_the_least_steps_can_not_be_undercut(outputs: list[int], slots: int) -> 
     assert work.num_steps >= max(*left, -(-sum(left) // slots), 0)
     # Longest first is optimal for tasks that can be broken off at any step.
     assert work.num_steps == max(*left, -(-sum(left) // slots), 0)
+
+
+def test_the_typical_context_is_over_all_turns() -> None:
+    agents = [AgentWork(tuple(range(10)), turns((5, 3), (4, 2))), AgentWork(tuple(range(10)), turns((6, 2)))]
+    assert typical_context(agents) == (15 + 22 + 16) // 3
 
 
 def test_times_between_measured_sizes() -> None:
