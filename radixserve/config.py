@@ -37,6 +37,9 @@ class ServeConfig:
     listen: str = _flag("", "Address for programs on other machines, tcp://HOST:PORT; it needs --tenants and --server-keys.")
     server_keys: str = _flag("", "Key file of --listen, made by `radixserve keygen`.")
     dtype: Literal["bfloat16", "float32"] = _flag("bfloat16", "Type of weights, activations and KV.")
+    quantization: Literal["none", "int8", "int4"] = _flag(
+        "none", "Matrices in 8 or 4 bits; GGUF's Q8_0, Q4_0 and Q4_1 stay as they are where the bits fit."
+    )
     backend: Literal["auto", "reference", "torch", "cpu", "flashinfer"] = _flag("auto", "Kernel backend.")
     device: str = _flag("cpu", "Device of the model: cpu or cuda.")
     kv_tokens: int = _flag(65_536, "Tokens that the KV pool holds.")

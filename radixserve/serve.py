@@ -56,7 +56,8 @@ def run(config: ServeConfig, console: Console | None = None) -> int:
         )
     if config.allow_anonymous:
         logger.warning("anonymous use is allowed: whoever reaches %s:%d can use the engine", config.host, config.port)
-    say(f"RadixServe {__version__}: {config.model}, {config.dtype}, KV pool for {config.kv_tokens:,} tokens")
+    form = config.dtype if config.quantization == "none" else f"{config.quantization} ({config.dtype})"
+    say(f"RadixServe {__version__}: {config.model}, {form}, KV pool for {config.kv_tokens:,} tokens")
     say("starting the runtime and the tokenizer process")
     # The HTTP server raises the signal again that ended it, so that this process ends as one that was interrupted: it
     # must come as an exception, or nothing here is closed.

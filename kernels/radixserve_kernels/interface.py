@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 
     import torch
 
+    from radixserve_kernels.quantized import QuantizedWeight
+
 #: A linear layer packed for the backend: x [T, K] -> [T, N] in x's dtype.
 Linear: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
+#: All layers of a decoder on the prepared batch: (embeddings [T, hidden], positions [T] int32, rows [R] int64) -> [R, hidden], the
+#: normed rows whose logits are wanted; at most T of them. The embeddings may be overwritten.
+LayerStack: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,24 @@ class AttentionSpec:
     scale: float
     sliding_window: int = 0
     """0: none. Otherwise a query sees the last `sliding_window` positions, itself included."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One layer: its linears packed by the backend, its norms in the activations' dtype."""
+
+    attn_norm: torch.Tensor
+    """[hidden]"""
+    qkv: Linear
+    q_norm: torch.Tensor | None
+    """[head_dim]"""
+    k_norm: torch.Tensor | None
+    """[head_dim]"""
+    o: Linear
+    mlp_norm: torch.Tensor
+    """[hidden]"""
+    gate_up: Linear
+    down: Linear
 
 
 class Backend(ABC):
@@ -98,3 +121,21 @@ class Backend(ABC):
     @abstractmethod
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """Pack weight [N, K] once. The original may be freed by the caller afterwards."""
+
+    def pack_quantized(self, parts: Sequence[QuantizedWeight], bias: torch.Tensor | None, dtype: torch.dtype) -> Linear:
+        """Pack weights that stand one after the other in the output, for activations of `dtype`. Unpacked to `dtype` unless a backend can do better."""
+        import torch
+
+        return self.pack_linear(torch.cat([part.dequantize(dtype) for part in parts]), bias)
+
+    def logits(self, head: Linear, x: torch.Tensor) -> torch.Tensor:
+        """head(x) in float32, for a head that this backend has packed."""
+        return head(x).float()
+
+    def fuse_layers(
+        self, layers: Sequence[DecoderLayer], final_norm: torch.Tensor, cos_sin: torch.Tensor, eps: float
+    ) -> LayerStack | None:
+        """All layers in one call, with the results of the operators above; None where the caller must run them one by one.
+
+        cos_sin as in `rotary`. Ends with the final norm."""
+        return None

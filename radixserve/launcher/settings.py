@@ -42,6 +42,7 @@ def runtime_settings(config: ServeConfig, declared: TenantsFile, model_path: str
         model=model_path,
         socket=sockets.runtime,
         dtype=config.dtype,
+        quantization=config.quantization,
         backend=config.backend,
         device=config.device,
         kv_tokens=config.kv_tokens,

@@ -27,6 +27,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     socket: str
     """ZMQ address to bind, `ipc://...`."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    quantization: Literal["none", "int8", "int4"] = "none"
+    """Matrices in 8 or 4 bits (model/quantize.py)."""
     backend: Literal["auto", "reference", "torch", "cpu", "flashinfer"] = "auto"
     device: str = "cpu"
     kv_tokens: int = 65_536

@@ -170,6 +170,19 @@ def test_flashinfer_plans_once_a_step(emulator, batches):
 
 def test_sources_are_in_the_package():
     folder = Path(build_module.__file__).parent / "csrc"
-    assert {"attention.cpp", "fused.cpp", "gemm.h", "plan.cpp", "plan.h", "threads.h", "vec.h"} <= {
+    headers = {
+        "attention.h",
+        "gemm.h",
+        "integers.h",
+        "linear.h",
+        "pack.h",
+        "plan.h",
+        "rows.h",
+        "softmax.h",
+        "threads.h",
+        "vec.h",
+        "workspace.h",
+    }
+    assert headers | {"attention.cpp", "cascade.cpp", "fused.cpp", "linear.cpp", "plan.cpp", "stack.cpp"} == {
         p.name for p in folder.iterdir()
     }

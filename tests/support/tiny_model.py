@@ -168,7 +168,7 @@ def write_tiny_checkpoint(folder: Path, arch: Arch = "llama", vocab_size: int = 
 def write_tiny_gguf(
     path: Path,
     arch: Literal["llama", "qwen2", "qwen3"] = "llama",
-    quantization: Literal["F32", "F16", "Q8_0"] = "F32",
+    quantization: Literal["F32", "F16", "Q8_0", "Q4_0", "Q4_1"] = "F32",
     vocab_size: int = 512,
     seed: int = 0,
     settings: Mapping[str, float | str] | None = None,

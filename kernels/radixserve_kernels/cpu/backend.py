@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from radixserve_kernels.cpu.arena import Arena
 from radixserve_kernels.cpu.build import default_cache_dir
 from radixserve_kernels.cpu.library import load_library
 from radixserve_kernels.cpu.linear import pack_linear
+from radixserve_kernels.cpu.packed_linear import LinearFactory, PackedLinear
+from radixserve_kernels.cpu.packing import PANEL, pack_bfloat16, pack_quantized
+from radixserve_kernels.cpu.stack import LayerStack, can_fuse
 from radixserve_kernels.interface import AttentionSpec, Backend, RaggedBatch
 from radixserve_kernels.paged import check_batch, check_copies, check_spec
 
@@ -19,7 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from radixserve_kernels.cpu.processor import Isa
-    from radixserve_kernels.interface import Linear
+    from radixserve_kernels.interface import DecoderLayer, Linear
+    from radixserve_kernels.quantized import QuantizedWeight
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +81,8 @@ class CpuBackend(Backend):
         if not self._plan:
             raise MemoryError("no memory for an attention plan")
         weakref.finalize(self, library.rs_plan_destroy, self._plan)
+        self.library = library
+        self._linears = LinearFactory(library, Arena(library.rs_prefer_huge_pages), self.num_threads)
         self._pool: torch.Tensor | None = None
         self._planes: list[tuple[int, int]] = []
         self._kv_bf16 = 0
@@ -122,6 +129,18 @@ class CpuBackend(Backend):
         if error:
             raise ValueError(_PLAN_ERRORS[error])
         self._num_tokens = tokens
+
+    @property
+    def prepared(self) -> tuple[int, torch.Tensor]:
+        """The plan's handle, and the pool [layers, 2, pages, Hkv, P, D]. Raises RuntimeError where nothing is prepared."""
+        if self._pool is None or self._num_tokens < 0:
+            raise RuntimeError("no batch: call prepare first")
+        return self._plan, self._pool
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prepared step; -1: none is prepared."""
+        return self._num_tokens
 
     @property
     def planned_keys(self) -> int:
@@ -275,8 +294,26 @@ class CpuBackend(Backend):
         return out
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        """See Backend and cpu/linear.py."""
+        """See Backend. bfloat16 has a kernel of its own; float32 is oneDNN's (cpu/linear.py)."""
+        if weight.dtype is torch.bfloat16 and weight.shape[1] % 2 == 0:
+            return self._linears.make([pack_bfloat16(weight)], weight.shape[1], bias)
         return pack_linear(weight, bias)
+
+    def pack_quantized(self, parts: Sequence[QuantizedWeight], bias: torch.Tensor | None, dtype: torch.dtype) -> Linear:
+        """See Backend. Codes stay codes, and activations become codes by row and group."""
+        if any(part.codes.shape[0] % PANEL for part in parts[:-1]):
+            return super().pack_quantized(parts, bias, dtype)
+        return self._linears.make([pack_quantized(part) for part in parts], parts[0].codes.shape[1], bias)
+
+    def logits(self, head: Linear, x: torch.Tensor) -> torch.Tensor:
+        """See Backend. Not rounded to bfloat16 on the way."""
+        return head.run(x, torch.float32) if isinstance(head, PackedLinear) else super().logits(head, x)
+
+    def fuse_layers(
+        self, layers: Sequence[DecoderLayer], final_norm: torch.Tensor, cos_sin: torch.Tensor, eps: float
+    ) -> LayerStack | None:
+        """See Backend. Where every linear is the library's own: all but plain float32."""
+        return LayerStack(self, layers, final_norm, cos_sin, eps) if can_fuse(layers, final_norm.dtype) else None
 
 
 def _is_bf16(dtype: torch.dtype) -> int:

@@ -10,9 +10,11 @@ Isa: TypeAlias = Literal["avx512_bf16", "avx512", "avx2"]
 
 #: What a variant needs, as /proc/cpuinfo names it, best variant first.
 _NEEDS: dict[Isa, frozenset[str]] = {
-    "avx512_bf16": frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx2", "fma"}),
-    "avx512": frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma"}),
-    "avx2": frozenset({"avx2", "fma"}),
+    "avx512_bf16": frozenset(
+        {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx512_vnni", "avx2", "fma", "f16c"}
+    ),
+    "avx512": frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma", "f16c"}),
+    "avx2": frozenset({"avx2", "fma", "f16c"}),
 }
 
 

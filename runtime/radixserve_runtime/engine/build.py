@@ -56,8 +56,9 @@ def build_core(config: RuntimeConfig, clock: Callable[[], float] = time.monotoni
         cache_dir=Path(config.kernel_cache_dir) if config.kernel_cache_dir else None,
     )
     logger.info("kernels: %s (%.1f s)", backend.name, clock() - started)
-    decoder = load_model(path, config.dtype, backend, device=config.device)
-    logger.info("%s loaded as %s (%.1f s)", model_config.architecture, config.dtype, clock() - started)
+    decoder = load_model(path, config.dtype, backend, device=config.device, quantization=config.quantization)
+    form = config.dtype if config.quantization == "none" else f"{config.quantization}, {config.dtype}"
+    logger.info("%s loaded as %s (%.1f s)", model_config.architecture, form, clock() - started)
     num_pages = config.kv_tokens // config.page_size_tokens
     backend.allocate_kv(num_pages, config.page_size_tokens, decoder.dtype)
     pool = PagePool(num_pages, config.page_size_tokens, config.tenants)

@@ -1,4 +1,4 @@
-"""Weights from a GGUF file, dequantised with the `gguf` library."""
+"""Weights from a GGUF file: dequantised with the `gguf` library, or in their own form (gguf_blocks.py)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from gguf.quants import dequantize
 
 from radixserve_runtime.model.errors import BrokenCheckpointError, UnsupportedModelError
+from radixserve_runtime.model.gguf_blocks import split_blocks
 from radixserve_runtime.model.weights import Weights, assemble
 
 if TYPE_CHECKING:
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from radixserve_kernels.quantized import QuantizedWeight
     from radixserve_runtime.model.architecture import ModelConfig
     from radixserve_runtime.model.gguf_file import GgufFile, TensorInfo
+    from radixserve_runtime.model.quantize import Quantizer
     from radixserve_runtime.model.weights import Progress
 
 _CHUNK_ELEMENTS = 1 << 22
@@ -45,9 +48,15 @@ _ROPE_FACTORS = "rope_freqs.weight"
 _LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
-def load_gguf(file: GgufFile, config: ModelConfig, dtype: torch.dtype, progress: Progress | None = None) -> Weights:
-    """All weights in `dtype` on the CPU. Raises BrokenCheckpointError, and UnsupportedModelError for a quantisation without a reader."""
-    weights = assemble(config, _GgufSource(file, config), dtype, progress)
+def load_gguf(
+    file: GgufFile,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    progress: Progress | None = None,
+    quantizer: Quantizer | None = None,
+) -> Weights:
+    """All weights in `dtype` on the CPU, matrices as the quantizer makes them. Raises BrokenCheckpointError, and UnsupportedModelError for a quantisation without a reader."""
+    weights = assemble(config, _GgufSource(file, config), dtype, progress, quantizer)
     factors = file.tensors.get(_ROPE_FACTORS)
     if factors is not None:
         if factors.shape != (config.head_dim // 2,):
@@ -78,12 +87,23 @@ class _GgufSource:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._file.tensors[self._stored[name]].shape
 
-    def read_into(self, name: str, out: torch.Tensor) -> None:
+    def stored_kind(self, name: str) -> str:
+        return str(self._file.tensors[self._stored[name]].kind.name)
+
+    def read_quantized(self, name: str) -> QuantizedWeight:
         tensor = self._file.tensors[self._stored[name]]
-        raw = self._file.raw(tensor)
+        return split_blocks(self._rows(name), tensor.kind.name)
+
+    def _rows(self, name: str) -> NDArray[np.uint8]:
+        """The stored bytes [rows, bytes of a row], rotary dimensions half-split."""
+        raw = self._file.raw(self._file.tensors[self._stored[name]])
         heads = self._interleaved_heads.get(name.split(".")[-2])
         if heads is not None:  # rows move as bytes, before anything is dequantised
             raw = raw.reshape(heads, -1, 2, raw.shape[1]).swapaxes(1, 2).reshape(raw.shape)
+        return raw
+
+    def read_into(self, name: str, out: torch.Tensor) -> None:
+        tensor, raw = self._file.tensors[self._stored[name]], self._rows(name)
         rows = len(raw)
         step = max(1, _CHUNK_ELEMENTS * rows // out.numel())
         for start in range(0, rows, step):

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     import torch
 
+    from radixserve_kernels.quantized import QuantizedWeight
     from radixserve_runtime.model.architecture import ModelConfig
+    from radixserve_runtime.model.quantize import Quantizer
     from radixserve_runtime.model.weights import Progress
 
 _SINGLE = "model.safetensors"
@@ -26,9 +28,11 @@ _DTYPES = ("F32", "F16", "BF16", "F64")
 _IGNORED_SUFFIX = ".rotary_emb.inv_freq"
 
 
-def load_safetensors(folder: Path, config: ModelConfig, dtype: torch.dtype, progress: Progress | None = None) -> Weights:
+def load_safetensors(
+    folder: Path, config: ModelConfig, dtype: torch.dtype, progress: Progress | None = None, quantizer: Quantizer | None = None
+) -> Weights:
     """All weights in `dtype` on the CPU. Raises BrokenCheckpointError, and UnsupportedModelError for dtypes that aren't plain floats."""
-    return assemble(config, _FolderSource(folder), dtype, progress)
+    return assemble(config, _FolderSource(folder), dtype, progress, quantizer)
 
 
 class _Slice(Protocol):
@@ -79,6 +83,12 @@ class _FolderSource:
                 f"{self._folder}: tensor {name!r} is stored as {dtype}; only {', '.join(_DTYPES)} are supported"
             )
         out.copy_(handle.get_tensor(name))
+
+    def stored_kind(self, name: str) -> str:
+        return self._handle(name).get_slice(name).get_dtype()
+
+    def read_quantized(self, name: str) -> QuantizedWeight:
+        raise NotImplementedError(f"{name}: plain checkpoints hold no quantised matrices")
 
     def _handle(self, name: str) -> _Handle:
         return self._handles[self._file_of[name]]

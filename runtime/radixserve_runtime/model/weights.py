@@ -15,9 +15,13 @@ from radixserve_runtime.model.errors import BrokenCheckpointError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from radixserve_kernels.quantized import QuantizedWeight
     from radixserve_runtime.model.architecture import ModelConfig
+    from radixserve_runtime.model.quantize import Quantizer
 
     Progress = Callable[[str, float], None]
+    #: A matrix [outputs, inputs]: plain, or quantised parts that stand one after the other in the outputs.
+    Matrix = torch.Tensor | tuple[QuantizedWeight, ...]
 
 _LISTED = 8
 """How many names an error shows."""
@@ -29,22 +33,22 @@ class LayerWeights:
 
     attn_norm: torch.Tensor
     """[hidden]"""
-    qkv: torch.Tensor
+    qkv: Matrix
     """[q + k + v rows, hidden], heads one after the other, rotary dimensions half-split."""
     qkv_bias: torch.Tensor | None
     q_norm: torch.Tensor | None
     """[head_dim]"""
     k_norm: torch.Tensor | None
     """[head_dim]"""
-    o: torch.Tensor
+    o: Matrix
     """[hidden, q rows]"""
     o_bias: torch.Tensor | None
     mlp_norm: torch.Tensor
     """[hidden]"""
-    gate_up: torch.Tensor
+    gate_up: Matrix
     """[2 * intermediate, hidden]: gate, then up."""
     gate_up_bias: torch.Tensor | None
-    down: torch.Tensor
+    down: Matrix
     """[hidden, intermediate]"""
     down_bias: torch.Tensor | None
 
@@ -58,7 +62,7 @@ class Weights:
     layers: list[LayerWeights]
     final_norm: torch.Tensor
     """[hidden]"""
-    lm_head: torch.Tensor | None
+    lm_head: Matrix | None
     """[vocab, hidden]; None: the embedding."""
     rope_factors: torch.Tensor | None = None
     """[head_dim / 2] float32 that divide the rotary frequencies (llama3's scaling in GGUF files)."""
@@ -86,6 +90,14 @@ class TensorSource(Protocol):
 
     def read_into(self, name: str, out: torch.Tensor) -> None:
         """Copy (dequantise, convert) into `out`, which has the stored shape."""
+        ...
+
+    def stored_kind(self, name: str) -> str:
+        """The type that it is stored in, as the format names it."""
+        ...
+
+    def read_quantized(self, name: str) -> QuantizedWeight:
+        """A matrix in its own form, for the kinds that the quantizer keeps."""
         ...
 
 
@@ -143,8 +155,14 @@ def check_tensors(config: ModelConfig, source: TensorSource) -> None:
         raise BrokenCheckpointError(f"{source.description}: {'; '.join(problems)}")
 
 
-def assemble(config: ModelConfig, source: TensorSource, dtype: torch.dtype, progress: Progress | None = None) -> Weights:
-    """Read everything into fused tensors of `dtype` on the CPU, one tensor at a time."""
+def assemble(
+    config: ModelConfig,
+    source: TensorSource,
+    dtype: torch.dtype,
+    progress: Progress | None = None,
+    quantizer: Quantizer | None = None,
+) -> Weights:
+    """Read everything into fused tensors of `dtype` on the CPU, one tensor at a time; with a quantizer, matrices as it makes them."""
     check_tensors(config, source)
     sizes = expected_tensors(config)
 
@@ -161,29 +179,40 @@ def assemble(config: ModelConfig, source: TensorSource, dtype: torch.dtype, prog
     def read_if(wanted: bool, *names: str) -> torch.Tensor | None:
         return read(*names) if wanted else None
 
+    def matrix(*names: str, head: bool = False) -> Matrix:
+        if quantizer is None:
+            return read(*names)
+        return tuple(quantizer.read(source, name, sizes[name], head=head) for name in names)
+
     embedding = read("model.embed_tokens.weight")
-    lm_head = read_if(not config.tied_embeddings, "lm_head.weight")
+    lm_head: Matrix | None = None
+    if not config.tied_embeddings:
+        lm_head = matrix("lm_head.weight", head=True)
+    elif quantizer is not None:
+        lm_head = matrix("model.embed_tokens.weight", head=True)
     layers: list[LayerWeights] = []
     for i in range(config.num_layers):
         attn, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
         layers.append(
             LayerWeights(
                 attn_norm=read(f"model.layers.{i}.input_layernorm.weight"),
-                qkv=read(*(f"{attn}.{x}_proj.weight" for x in "qkv")),
+                qkv=matrix(*(f"{attn}.{x}_proj.weight" for x in "qkv")),
                 qkv_bias=read_if(config.qkv_bias, *(f"{attn}.{x}_proj.bias" for x in "qkv")),
                 q_norm=read_if(config.qk_norm, f"{attn}.q_norm.weight"),
                 k_norm=read_if(config.qk_norm, f"{attn}.k_norm.weight"),
-                o=read(f"{attn}.o_proj.weight"),
+                o=matrix(f"{attn}.o_proj.weight"),
                 o_bias=read_if(config.o_bias, f"{attn}.o_proj.bias"),
                 mlp_norm=read(f"model.layers.{i}.post_attention_layernorm.weight"),
-                gate_up=read(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
+                gate_up=matrix(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
                 gate_up_bias=read_if(config.mlp_bias, f"{mlp}.gate_proj.bias", f"{mlp}.up_proj.bias"),
-                down=read(f"{mlp}.down_proj.weight"),
+                down=matrix(f"{mlp}.down_proj.weight"),
                 down_bias=read_if(config.mlp_bias, f"{mlp}.down_proj.bias"),
             )
         )
         if progress is not None:
             progress("reading weights", (i + 1) / config.num_layers)
+    if quantizer is not None:
+        quantizer.report(source)
     return Weights(embedding, layers, read("model.norm.weight"), lm_head)
 
 

@@ -17,7 +17,7 @@ void attend(Plan& plan, const Layer<TQ, TKV>& layer) {
         const long tokens = plan.num_tokens;
         write_kv(plan, layer, tokens * thread / count, tokens * (thread + 1) / count);
         barrier(count);
-        attend_items<Math>(plan, layer, thread, count, next);
+        attend_items<Math>(plan, layer, thread, count, plan.passes, next);
     });
 }
 

@@ -30,8 +30,9 @@ struct Layer {
 template <class Math, class TQ, class TKV>
 class Worker {
    public:
-    Worker(Plan& plan, const Layer<TQ, TKV>& layer, Scratch& scratch)
-        : plan_(plan), layer_(layer), s_(scratch), dim_(plan.shape.head_dim), group_(plan.shape.group()) {}
+    // `pass` counts the layers that this plan has served, this one included.
+    Worker(Plan& plan, const Layer<TQ, TKV>& layer, Scratch& scratch, int64_t pass)
+        : plan_(plan), layer_(layer), s_(scratch), pass_(pass), dim_(plan.shape.head_dim), group_(plan.shape.group()) {}
 
     // `after` is what this thread is likely to do next, or null: its first block is fetched during the last one here.
     void run(const Item& item, const Item* after) {
@@ -108,7 +109,7 @@ class Worker {
 
     // What it waits for stands before it in the queue, so some thread is at it.
     void wait_for(const Tile& tile) const {
-        const int64_t wanted = tile.items * plan_.passes;
+        const int64_t wanted = tile.items * pass_;
         for (int spins = 0; __atomic_load_n(&tile.done, __ATOMIC_ACQUIRE) < wanted; ++spins) {
             if (spins < 4096) {
                 _mm_pause();
@@ -207,6 +208,7 @@ class Worker {
     Plan& plan_;
     const Layer<TQ, TKV>& layer_;
     Scratch& s_;
+    const int64_t pass_;
     const int dim_, group_;
     const Item* after_ = nullptr;
 };
@@ -224,10 +226,10 @@ void write_kv(const Plan& plan, const Layer<TQ, TKV>& layer, long begin, long en
     }
 }
 
-// Takes items until none is left. All of the step's KV must have been written; `passes` and `next` are those of this pass.
+// Takes items until none is left. All of the step's KV must have been written; `next` starts at 0 for all threads of the pass.
 template <class Math, class TQ, class TKV>
-void attend_items(Plan& plan, const Layer<TQ, TKV>& layer, int thread, int threads, std::atomic<size_t>& next) {
-    Worker<Math, TQ, TKV> worker(plan, layer, *plan.scratch[thread]);
+void attend_items(Plan& plan, const Layer<TQ, TKV>& layer, int thread, int threads, int64_t pass, std::atomic<size_t>& next) {
+    Worker<Math, TQ, TKV> worker(plan, layer, *plan.scratch[thread], pass);
     const size_t items = plan.items.size();
     for (size_t i = next.fetch_add(1); i < items; i = next.fetch_add(1)) {
         const size_t likely = i + static_cast<size_t>(threads);

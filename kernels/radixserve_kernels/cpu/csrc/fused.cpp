@@ -1,11 +1,11 @@
-// The small operators beside attention: one pass over memory each.
+// Entry points of the small operators beside attention: one pass over memory each.
 
 #include <sys/mman.h>
 
 #include <cstdint>
 
+#include "rows.h"
 #include "threads.h"
-#include "vec.h"
 
 namespace rs {
 
@@ -17,28 +17,6 @@ OpenMp& openmp() {
 namespace {
 
 constexpr long light_work = 32 * 1024;  // elements below which waking a thread costs more than it saves
-
-template <class T>
-float sum_of_squares(const T* x, int n) {
-    Vec acc = zero();
-    int i = 0;
-    for (; i + Vec::width <= n; i += Vec::width) {
-        const Vec v = load(x + i);
-        acc = fma(v, v, acc);
-    }
-    float total = sum(acc);
-    for (; i < n; ++i) total += to_float(x[i]) * to_float(x[i]);
-    return total;
-}
-
-template <class T, class TW>
-void normalise(const T* x, const TW* weight, T* out, int n, float eps) {
-    const float factor = 1.0f / __builtin_sqrtf(sum_of_squares(x, n) / static_cast<float>(n) + eps);
-    const Vec by = set1(factor);
-    int i = 0;
-    for (; i + Vec::width <= n; i += Vec::width) store(out + i, mul(mul(load(x + i), by), load(weight + i)));
-    for (; i < n; ++i) put(out + i, to_float(x[i]) * factor * to_float(weight[i]));
-}
 
 template <class T, class TW>
 void rms_norm(const T* x, long outer_stride, long inner_stride, const TW* weight, T* out, long outer, long inner, int n, float eps,
@@ -53,29 +31,8 @@ void rms_norm(const T* x, long outer_stride, long inner_stride, const TW* weight
 template <class T, class TW>
 void add_rms_norm(T* x, T* residual, const TW* weight, long rows, int n, float eps, int threads) {
     parallel_rows(threads, rows, rows * n >= light_work, [&](long begin, long end) {
-        for (long r = begin; r < end; ++r) {
-            T *a = x + r * n, *b = residual + r * n;
-            int i = 0;
-            for (; i + Vec::width <= n; i += Vec::width) store(b + i, add(load(a + i), load(b + i)));
-            for (; i < n; ++i) put(b + i, to_float(a[i]) + to_float(b[i]));
-            normalise(b, weight, a, n, eps);
-        }
+        for (long r = begin; r < end; ++r) add_normalise(x + r * n, residual + r * n, weight, n, eps);
     });
-}
-
-template <class T>
-void rotate_head(T* x, const float* cosine, const float* sine, int half) {
-    int i = 0;
-    for (; i + Vec::width <= half; i += Vec::width) {
-        const Vec a = load(x + i), b = load(x + half + i), c = load(cosine + i), s = load(sine + i);
-        store(x + i, sub(mul(a, c), mul(b, s)));
-        store(x + half + i, add(mul(b, c), mul(a, s)));
-    }
-    for (; i < half; ++i) {
-        const float a = to_float(x[i]), b = to_float(x[half + i]);
-        put(x + i, a * cosine[i] - b * sine[i]);
-        put(x + half + i, b * cosine[i] + a * sine[i]);
-    }
 }
 
 template <class T>
@@ -92,21 +49,8 @@ void rotary(T* q, long q_stride, int q_heads, T* k, long k_stride, int k_heads, 
 
 template <class T>
 void silu_mul(const T* x, long stride, T* out, long rows, int n, int threads) {
-    const Vec one = set1(1.0f), minus_log2_e = set1(-1.44269504f);
     parallel_rows(threads, rows, rows * n >= light_work / 4, [&](long begin, long end) {
-        for (long r = begin; r < end; ++r) {
-            const T *gate = x + r * stride, *up = gate + n;
-            T* to = out + r * n;
-            int i = 0;
-            for (; i + Vec::width <= n; i += Vec::width) {
-                const Vec g = load(gate + i);
-                store(to + i, mul(div(g, add(one, exp2(mul(g, minus_log2_e)))), load(up + i)));
-            }
-            for (; i < n; ++i) {
-                const float g = to_float(gate[i]);
-                put(to + i, g / (1.0f + exp2_scalar(g * -1.44269504f)) * to_float(up[i]));
-            }
-        }
+        for (long r = begin; r < end; ++r) silu_multiply(x + r * stride, x + r * stride + n, out + r * n, n);
     });
 }
 
