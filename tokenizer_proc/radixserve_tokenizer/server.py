@@ -16,6 +16,8 @@ from radixserve_tokenizer.programs.core import Core
 from radixserve_tokenizer.wire import RuntimeSocket
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from radixserve_tokenizer.config import TokenizerConfig
     from radixserve_tokenizer.programs.grammars import Compiler
     from radixserve_tokenizer.programs.transcript import TextModel
@@ -109,9 +111,11 @@ class Server:
         for identity, why in self._clients.retry():
             self._drop(identity, why)
         for identity, events in self._core.flush(self._clients.blocked):
-            lost = self._clients.send(identity, _encode(events))
-            if lost:
-                self._drop(identity, lost)
+            for frame in frames(events):
+                lost = self._clients.send(identity, frame)
+                if lost:
+                    self._drop(identity, lost)
+                    break
         for identity in self._clients.blocked:
             if not self._core.knows(identity):
                 self._clients.forget(identity)
@@ -158,6 +162,17 @@ class Server:
         outgoing = link.take_outgoing()
         if outgoing:
             self._runtime.send(runtime.encode(outgoing))
+
+
+def frames(events: list[wire.Event]) -> Iterator[bytes]:
+    """As few frames as their bound allows. One event alone may be beyond it, which is its client's to bear."""
+    frame = _encode(events)
+    if len(frame) <= wire.MAX_FRAME_BYTES or len(events) == 1:
+        yield frame
+        return
+    middle = len(events) // 2
+    yield from frames(events[:middle])
+    yield from frames(events[middle:])
 
 
 def _encode(events: list[wire.Event]) -> bytes:

@@ -157,6 +157,9 @@ def test_the_same_connection_may_take_its_own_program_up_again() -> None:
     it.send(wire.Attach(program=1, resume_key=KEY))
     assert [type(event) for event in it.seen] == [wire.Attached, wire.Done]
     it.send(wire.Attach(program=2, resume_key=KEY))
+    assert it.one(wire.Refused, program=2).code == "too_many_attaches", "a small message makes a large answer"
+    it.now += 1
+    it.send(wire.Attach(program=2, resume_key=KEY))
     assert it.one(wire.Failed, program=1).code == "taken_over"
     it.send(gen(5, program=2))
     assert it.of(wire.Done)[-1].program == 2

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from radixserve_runtime import protocol as rt
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.server import frames
 from radixserve_tokenizer.wire import AddressError, ClientSocket
 from tests.tokenizer.programs.harness import append, encode, gen, says
 from tests.tokenizer.server.rig import RawClient, Rig, eventually, rig
@@ -212,3 +213,13 @@ def test_the_pipe_of_the_compiler_wakes_the_loop() -> None:
         constraint = wire.Constraint(kind="regex", source="a+")
         client.send(wire.Open(program=1), append(0, "hello"), gen(1, constraint=constraint))
         assert client.wait(wire.Done)
+
+
+def test_many_large_events_go_out_in_several_frames() -> None:
+    events: list[wire.Event] = [
+        wire.Done(program=1, op=number, var=number, value="x" * (wire.MAX_FRAME_BYTES // 3)) for number in range(5)
+    ]
+    sent = list(frames(events))
+    assert [event for frame in sent for event in wire.decode_events(frame)] == events
+    assert max(map(len, sent)) <= wire.MAX_FRAME_BYTES
+    assert len(list(frames(events[:1]))) == 1

@@ -68,6 +68,7 @@ class Attachment:
         program.client, program.number = client, message.program
         program.credits = min(message.credits, MAX_CREDITS)
         program.last_resent = program.last_op
+        self._services.detached.attached(program, self._services.clock())
         client.events.append(_attached(program))
         client.events.extend(program.numbered(event) for event in program.journal.replay(program.number, message.from_op))
         program.stream_again()
@@ -83,6 +84,8 @@ class Attachment:
         if program is None or not program.is_admitted:
             text = "no program can be taken up with this key: it never was, has been closed, or its time is over"
             raise OpError(text, code="unknown_program", status=404, param="resume_key")
+        if program.client is client and not self._services.detached.may_tell_again(program, self._services.clock()):
+            raise OpError("this connection has just taken the program up", code="too_many_attaches", status=429)
         taken = client.programs.get(message.program)
         if taken is not None and taken is not program:
             text = f"program {message.program} is open already: count program numbers up"

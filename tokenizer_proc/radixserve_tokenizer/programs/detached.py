@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAX_TTL_S = 86_400.0
 _MIN_KEY_CHARS, _MAX_KEY_CHARS = 16, 128
 _RETRY_S = 1.0
+_AGAIN_S = 1.0
 
 
 def check_detached(ttl_s: float, resume_key: str) -> None:
@@ -50,6 +51,8 @@ class Detached:
         self._config = config
         self._tenants: dict[str, _OfTenant] = {}
         self._ttls: dict[Program, float] = {}
+        self._told_at: dict[Program, float] = {}
+        """When each was taken up last."""
         self.parked: dict[Program, float] = {}
         """Until when each is kept that has no client."""
 
@@ -85,9 +88,18 @@ class Detached:
         """Its connection is gone: from now on its time runs."""
         self.parked[program] = now + self._ttls[program]
 
+    def attached(self, program: Program, now: float) -> None:
+        """It has been taken up."""
+        self._told_at[program] = now
+
+    def may_tell_again(self, program: Program, now: float) -> bool:
+        """Whether one connection may hear again what it has heard: a small message makes us send all that is kept."""
+        return now - self._told_at.get(program, -math.inf) >= _AGAIN_S
+
     def forget(self, program: Program) -> None:
         """A program has ended."""
         self.parked.pop(program, None)
+        self._told_at.pop(program, None)
         if self._ttls.pop(program, None) is None:
             return
         of_tenant = self._tenants[program.tenant.name]
