@@ -51,7 +51,7 @@ class Channel:
         self._buffered_bytes = 0
         self._due: float | None = None
         self._timer_set = False
-        self._started = False
+        self._started = resume  # whether the server may know of it
         self._closed = False
         self._tether = Tether(transport, on_event, resume=resume) if opening.detached_ttl_s > 0 else None
         self._peer = transport.register(on_event if self._tether is None else self._tether.hear, is_program=True)
@@ -121,8 +121,12 @@ class Channel:
                 return
             self._closed = True
             if self._started:
-                self._put([_sent(Close(program=self.program))])
-                self._hand_over()
+                close = _sent(Close(program=self.program))
+                if self._tether is None:
+                    self._put([close])
+                    self._hand_over()
+                elif not self._peer.gone and not self._tether.close(close.encoded):
+                    return  # it is taken up once more, to be closed
             self._buffer.clear()
         self._transport.peers.remove(self.program)
 

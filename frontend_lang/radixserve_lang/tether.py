@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from radixserve_lang.frames import encode_message
+from radixserve_lang.heard import Heard
 from radixserve_tokenizer.protocol import Admitted, Attach, Attached, Delta, Done, Failed, Goodbye, Refused
 
 if TYPE_CHECKING:
@@ -47,9 +48,11 @@ class Tether:
         self._log: deque[tuple[int, Sent]] = deque()  # each with the last op up to it
         self._last_op = -1
         self._unanswered: set[int] = set()
-        self._known_below = 0  # ops that the server had when it was attached to; their deltas have a gap, their `Done` has all
+        self._known_below = 0  # ops that the server had when it was attached to
+        self._heard = Heard()
         self._early: dict[int, Event] = {}  # stored outcomes of ops that this process has not come to yet
         self._is_opened = False
+        self._is_closed = False
         self._is_admitted = False
         self._is_attached = not resume
         self._wants_deltas = False
@@ -98,6 +101,17 @@ class Tether:
             if self._is_attached:
                 self._post([credit])
 
+    def close(self, encoded: bytes) -> bool:
+        """End the program with this `Close`. False: it can't be sent yet, so the program must stay known until it is."""
+        with self._lock:
+            self._is_closed = True
+            self._log.clear()
+            if self._is_attached:
+                self._post([encoded])
+                return True
+            self._log.append((self._last_op, Sent(encoded)))
+            return False
+
     # ---- the I/O thread ------------------------------------------------------------------------------------------
 
     def part(self) -> None:
@@ -131,13 +145,18 @@ class Tether:
 
     def hear(self, event: Event) -> None:
         """Every event of the program comes through here."""
+        if self._is_closed:
+            self._hear_last(event)
+            return
         match event:
             case Attached():
                 self._attached(event)
             case Refused() if not self._is_attached:
                 self._not_there(event)
-            case Delta() if event.op < self._known_below:
-                pass
+            case Delta() if event.op > self._last_op:
+                pass  # of an op that this process has not come to yet: `Done` has all of it
+            case Delta():
+                self._on_event(self._heard.cut(event))
             case Done() | Failed() if self._last_op < event.op < self._known_below:
                 with self._lock:
                     self._early[event.op] = event
@@ -150,7 +169,15 @@ class Tether:
                 self._is_admitted |= isinstance(event, Admitted)
                 self._on_event(event)
 
+    def _hear_last(self, event: Event) -> None:
+        """The program was closed while there was no connection."""
+        if isinstance(event, Attached | Refused | Goodbye):
+            if isinstance(event, Attached):
+                self._post([sent.encoded for _, sent in self._log])
+            self._transport.peers.remove(self._peer.number)
+
     def _attached(self, event: Attached) -> None:
+        self._heard.again()
         with self._lock:
             self._known_below = event.next_op
             # What is no op (a cancel, a drop) can be heard twice.
@@ -178,6 +205,7 @@ class Tether:
 
     def _arrived(self, op: int) -> None:
         """The server has op `op`, and so all that was sent before it."""
+        self._heard.forget(op)
         with self._lock:
             self._unanswered.discard(op)
             while self._log and (self._log[0][0] < op or self._log[0][1].op == op):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -101,18 +102,21 @@ def test_what_never_arrived_is_sent_again_and_what_did_is_not(
     assert answer.value == "again"
 
 
-def test_a_gap_in_the_deltas_is_closed_by_the_value(
-    client: Client, server: FakeServer, start_server: Callable[..., FakeServer]
-) -> None:
+def test_a_stream_goes_on_where_it_broke_off(client: Client, server: FakeServer, start_server: Callable[..., FakeServer]) -> None:
     channel, heard = started(client, server)
     channel.grant(4)
     server.wait_for(Credit)
-    server.send(Delta(program=channel.program, op=1, var=0, text="one "))
-    assert isinstance(heard.get(timeout=5), Delta)
+
+    def delta(text: str, *ids: int) -> Delta:
+        return Delta(program=channel.program, op=1, var=0, text=text, token_ids=ids)
+
+    server.send(delta("one ", 1))
+    assert heard.get(timeout=5) == delta("one ", 1)
     server.stop()
-    later = Delta(program=channel.program, op=1, var=0, text="three ")
-    back = start_server(epoch=server.epoch, on_attach=lambda m: [attached(channel, 2), later, done(channel, 1, "one two three ")])
-    assert heard.get(timeout=5) == done(channel, 1, "one two three ")
+    # The first delta after an attach begins at the beginning.
+    events = [attached(channel, 2), delta("one two ", 1, 2), delta("three ", 3), done(channel, 1, "one two three ")]
+    back = start_server(epoch=server.epoch, on_attach=lambda m: events)
+    assert [heard.get(timeout=5) for _ in range(3)] == [delta("two ", 2), delta("three ", 3), events[-1]]
     assert back.of(Attach)[0].credits == 64
 
 
@@ -220,3 +224,21 @@ def test_closing_the_client_leaves_it_running(client: Client, server: FakeServer
     client.close()
     assert [message.program for message in server.wait_for(Close)] == [other.program]
     assert isinstance(heard.get(timeout=5), Goodbye)
+
+
+def test_a_program_that_was_closed_meanwhile_is_closed_on_return(
+    client: Client, server: FakeServer, start_server: Callable[..., FakeServer]
+) -> None:
+    channel, heard = started(client, server)
+    other, _ = started(client, server)
+    server.stop()
+    while not other._tether.is_parted:  # type: ignore[union-attr]
+        time.sleep(0.005)
+    channel.close()
+    answers = {channel.program: attached(channel, 2), other.program: attached(other, 2)}
+    back = start_server(epoch=server.epoch, on_attach=lambda m: [answers[m.program]])
+    assert [message.program for message in back.wait_for(Close)] == [channel.program]
+    assert len(back.wait_for(Attach, 2)) == 2
+    client.query("health").result(5)
+    assert {peer.number for peer, _ in client.transport.peers.tethered()} == {other.program}
+    assert heard.empty()
