@@ -115,6 +115,7 @@ def _serve(engine: Engine, listener: socket.socket, say: Callable[[str], None]) 
     say(f"programs connect to {engine.url}  (RADIXSERVE_URL)")
     if engine.config.listen:
         say(f"programs on other machines connect to {engine.config.listen}, server key {_server_key(engine.config)}")
-    signal.signal(signal.SIGHUP, lambda number, frame: engine.supervisor.reload_tenants())
+    if engine.config.tenants:  # else the end of its terminal ends it
+        signal.signal(signal.SIGHUP, lambda number, frame: engine.supervisor.reload_tenants())
     engine.supervisor.on_failed = lambda: setattr(server, "should_exit", True)
     server.run(sockets=[listener])

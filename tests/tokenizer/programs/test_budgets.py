@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,12 @@ from hypothesis import strategies as st
 from radixserve_runtime import protocol as rt
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.programs.budget import ProgramBudget
-from tests.tokenizer.programs.harness import World, append, encode, gen, says
+from radixserve_tokenizer.programs.transcript import TextModel
+from radixserve_tokenizer.text.template import ChatTemplate
+from radixserve_tokenizer.tools.jsonformats import SmolLM2
+from tests.tokenizer.programs.harness import TEMPLATE, World, append, encode, gen, says, tokenizer
+
+CALL = '{"name": "look", "arguments": {}}'
 
 
 def opened(hold: bool = False, **limits: float) -> World:
@@ -229,6 +236,46 @@ def test_a_value_with_too_many_calls_fails_and_keeps_its_text() -> None:
     failed = world.one(wire.Failed)
     assert (failed.code, failed.partial) == ("budget_exhausted", "so")
     assert branch.poison is not None
+
+
+def with_tools(**limits: int) -> World:
+    """A program whose branch has a tool, which it has to call."""
+    form = SmolLM2(tokenizer().special)
+    world = World(text=TextModel(tokenizer(), ChatTemplate(TEMPLATE, tokenizer(), form), form))
+    world.send(
+        wire.Open(program=1, budget=wire.Budget(**limits)),
+        append(0, "hi", role="user"),
+        wire.Tools(program=1, op=1, branch=0, tools=(wire.ToolSpec(name="look"),)),
+    )
+    return world
+
+
+def call_gen(op: int, mode: Literal["auto", "required"] = "auto") -> wire.Gen:
+    return wire.Gen(program=1, op=op, branch=0, var=op, tool_use=wire.ToolUse(mode=mode), where=f"agent.py:{op}")
+
+
+def test_calls_that_a_model_makes_beyond_the_budget_fail_their_generation() -> None:
+    world = with_tools(tool_calls=1)
+    world.runtime.scripts.extend(says(f"<tool_call>[{CALL}]</tool_call>") for _ in range(2))
+    world.send(call_gen(2, "required"), append(3, "found", role="tool"), call_gen(4))
+    assert [call.name for call in world.one(wire.Done).calls] == ["look"]
+    assert world.one(wire.Failed).message == (
+        "budget exhausted at op 4 (agent.py:4): the program may make 1 tool calls and has made 1; this generation has 1"
+    )
+    world.send(wire.Rollback(program=1, op=5, branch=0, to_op=4), gen(6))
+    assert world.one(wire.Failed, op=6).code == "budget_exhausted"
+    world = with_tools(tool_calls=1)
+    world.runtime.scripts.append(says(f"<tool_call>[{CALL}, {CALL}]</tool_call>"))
+    world.send(call_gen(2, "required"))
+    assert world.one(wire.Failed).code == "budget_exhausted"
+
+
+def test_a_call_that_the_budget_cuts_short_is_no_call() -> None:
+    world = with_tools(tokens=9)
+    world.runtime.scripts.append(says("<tool_cal", reason="length"))
+    world.send(call_gen(2, "required"))
+    assert world.one(wire.Failed).code == "budget_exhausted"
+    assert not world.of(wire.Done)
 
 
 @given(st.integers(0, 12), st.lists(st.tuples(st.integers(1, 3), st.integers(1, 8)), min_size=1, max_size=4))
