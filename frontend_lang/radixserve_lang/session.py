@@ -67,6 +67,7 @@ class Session:
         self._on_root_value = on_root_value
         self._budget = budget or Budget()
         self._began = time.monotonic()
+        self._is_resumable = bool(resume_key)
         self.root = BranchRecord(number=0, path=())
         self.channel = client.open(
             self._on_event,
@@ -94,6 +95,17 @@ class Session:
         if branch.closed:
             raise BranchDroppedError(
                 f"{place}: this branch can't be used any more: {branch.closed}. Use it before that, or fork a new one."
+            )
+
+    def check_retries(self, place: str) -> None:
+        """Raise ValueError where another process could not take up a program with an op that may be tried again.
+
+        It would have to number the attempts alike; with several branches that depends on which value comes first.
+        """
+        if self._is_resumable and self.root.children:
+            raise ValueError(
+                f"{place}: a program with a resume_key can't use retries= or validate= after a fork; do it before the fork, "
+                "or run it without a resume_key (detached_ttl_s alone is enough to outlive a lost connection)"
             )
 
     def submit(self, record: OpRecord, build: Build) -> None:

@@ -217,6 +217,8 @@ class State:
             record = self._record("gen", cell=Cell())
             read = asked.reader(record.place)
             check = record.check = asked.check(read, self._branch.tools)
+            if check is not None:
+                self._session.check_retries(record.place)
             use = asked.use_of(self._branch.tools)
 
             def build() -> wire.Gen:

@@ -57,6 +57,8 @@ class Verdicts:
         """A value has come. On the I/O thread."""
         check = record.check
         assert check is not None
+        if done.op != record.number:
+            return  # an attempt that was decided before is told again, after a connection was lost
         problem = _parsed(check, done)
         if problem is not None or check.validate is None:
             self._decide(record, done, problem)
@@ -85,7 +87,8 @@ class Verdicts:
                 record, done = self._due.popleft()
             except IndexError:
                 return
-            if record.cell is not None and record.cell.outcome is None and record.check is not None:
+            is_due = record.cell is not None and record.cell.outcome is None and done.op == record.number
+            if is_due and record.check is not None:
                 self._decide(record, done, _refusal(record.check))
 
     def _decide(self, record: OpRecord, done: Done, problem: Exception | None) -> None:
@@ -93,8 +96,8 @@ class Verdicts:
         assert check is not None
         assert cell is not None
         with self._dispatch.in_order:
-            if cell.outcome is not None:
-                return  # cancelled, or the program is over
+            if cell.outcome is not None or done.op != record.number:
+                return  # cancelled, the program is over, or this was told twice
             if problem is None:
                 self._dispatch.finish(record)
                 cell.settle(done)

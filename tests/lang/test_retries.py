@@ -23,6 +23,7 @@ from radixserve_tokenizer.protocol import (
     Gen,
     Hello,
     Open,
+    Refused,
     Rollback,
     Text,
     Tools,
@@ -301,6 +302,44 @@ def test_calls_are_judged_by_their_arguments(engine: Engine, server: FakeServer)
     assert calls.run(engine=engine).value == 4
     # The tools were set before the first generation, so going back to before it keeps them.
     assert len(server.of(Tools)) == 1
+
+
+def test_an_attempt_that_is_told_twice_counts_once(engine: Engine, server: FakeServer) -> None:
+    """As after a connection was lost, when the server tells again what it has."""
+
+    @rs.function
+    def even(s: rs.State) -> int:
+        return s.gen(json=Even, retries=1).value.number
+
+    def answer(gen: Gen) -> Any:
+        text = '{"number": 3}' if gen.var == 0 else '{"number": 4}'
+        done = Done(program=gen.program, op=gen.op, var=gen.var, value=text)
+        server.send(done)
+        if gen.var == 0:
+            server.send(done)
+            return None
+        server.send(Done(program=gen.program, op=0, var=0, value='{"number": 3}'), done)
+        return None
+
+    server.answer = answer
+    run = even.run(engine=engine)
+    assert run.value == 4
+    assert run.trace.root.steps[0].num_refused == 1
+    assert len(server.of(Gen)) == 2
+
+
+def test_a_program_that_can_be_taken_up_elsewhere_retries_before_its_forks_only(engine: Engine, server: FakeServer) -> None:
+    @rs.function
+    def resumable(s: rs.State) -> int:
+        value = s.gen(json=int, retries=1).value
+        branch = s.fork(1)[0]
+        with pytest.raises(ValueError, match=r"gen at .*in resumable: a program with a resume_key can't use retries="):
+            branch.gen(json=int, retries=1)
+        return value + branch.gen(json=int).value
+
+    server.answer = numbers("x", "1", "2")
+    server.on_attach = lambda m: [Refused(program=m.program, status=404, code="unknown_program", message="no such program")]
+    assert resumable.using(resume_key="k" * 16, detached_ttl_s=5).run(engine=engine).value == 3
 
 
 # ---- together with forks, cancelling and failures ------------------------------------------------------------------

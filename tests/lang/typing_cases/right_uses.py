@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, assert_type
 
@@ -95,6 +96,43 @@ def react(s: rs.State, question: str) -> str:
         if isinstance(result, str):
             return result
     raise TimeoutError
+
+
+@rs.function
+def self_consistency(s: rs.State, question: str, n: int = 9) -> int:
+    s += (SYS, rs.user(question))
+    tally: Counter[int] = Counter()
+    with s.fork(n) as branches:
+        for v in rs.as_completed([b.gen(json=Answer, temperature=0.8) for b in branches]):
+            tally[v.value.answer] += 1
+            if tally.most_common(1)[0][1] > n // 2:
+                break
+    return tally.most_common(1)[0][0]
+
+
+@rs.function
+def tree_of_thought(s: rs.State, question: str, depth: int = 3, width: int = 4, keep: int = 2) -> str:
+    s += (SYS, rs.user(question))
+    beam = [s]
+    for _ in range(depth):
+        kids = [k for b in beam for k in b.fork(width)]
+        for k in kids:
+            k.gen(max_tokens=64, stop="\n")
+        marks = [k.score([" good", " bad"]) for k in kids]
+        beam = [k for k, _ in sorted(zip(kids, marks, strict=True), key=lambda km: -km[1].value[" good"])[:keep]]
+    return beam[0].gen(regex=r"Answer: .+").value
+
+
+@rs.function
+def summarise(s: rs.State, chunks: list[str]) -> str:
+    s += SYS
+    with s.fork(len(chunks)) as branches:
+        parts: list[rs.Var[str]] = []
+        for b, chunk in zip(branches, chunks, strict=True):
+            b += rs.user("Summarise:\n", chunk)
+            parts.append(b.gen(max_tokens=120))
+        s += rs.user("Merge:\n", *parts)
+        return s.gen(max_tokens=300).value
 
 
 @rs.function
