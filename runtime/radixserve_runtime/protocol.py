@@ -107,6 +107,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     vocabulary: tuple[bytes, ...]
     """Bytes of every token, index = id; b"" for control tokens."""
     eos_token_ids: tuple[int, ...]
+    grammar_marks: dict[int, bytes] = {}
+    """Control tokens that grammars may name, with bytes that stand for them there and nowhere else."""
 
 
 class Generate(Message, frozen=True, kw_only=True, tag="gen"):

@@ -45,7 +45,7 @@ def main() -> int:
         logger.error("%s", error)
         return _EXIT_BAD_SETTINGS
     compiler = GrammarService(
-        text.tokenizer.vocabulary,
+        text.grammar_vocabulary,
         text.tokenizer.eos_token_ids,
         timeout_s=config.compile_timeout_s,
         memory_mb=config.compile_memory_mb,

@@ -183,8 +183,8 @@ class EngineCore:
                 )
             )
             return
-        if self._drawer is None or self._fingerprint != message.fingerprint:
-            self._drawer = self._stepper.drawer = Drawer(message.vocabulary, message.eos_token_ids)
+        if self._drawer is None or (self._fingerprint, self._drawer.grammar_marks) != (message.fingerprint, message.grammar_marks):
+            self._drawer = self._stepper.drawer = Drawer(message.vocabulary, message.eos_token_ids, message.grammar_marks)
             self._fingerprint = message.fingerprint
         self._events.append(
             Ready(

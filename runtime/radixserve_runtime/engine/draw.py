@@ -38,11 +38,15 @@ Outcome: TypeAlias = "Drawn | str"
 class Drawer:
     """Draws for the requests of one tokenizer's vocabulary. Rows of the LM head beyond it are never drawn."""
 
-    def __init__(self, vocabulary: tuple[bytes, ...], eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, vocabulary: tuple[bytes, ...], eos_token_ids: tuple[int, ...], grammar_marks: dict[int, bytes] | None = None
+    ) -> None:
         self.vocabulary = vocabulary
         self.eos_token_ids = eos_token_ids
+        self.grammar_marks = grammar_marks or {}
         self._sampler = Sampler(len(vocabulary))
-        self._grammars = GrammarStore(vocabulary, len(vocabulary), eos_token_ids)
+        known = [self.grammar_marks.get(token_id, token) for token_id, token in enumerate(vocabulary)]
+        self._grammars = GrammarStore(known, len(vocabulary), eos_token_ids)
         self._grammars.warm_up()  # now, while nobody decodes: the first constrained request must not stall the others
 
     def attach_grammar(self, generation: Generation, grammar: GrammarRef) -> bool:

@@ -88,6 +88,7 @@ class GrammarStore:
         self._capacity = capacity
         self._compiled: OrderedDict[str, Any] = OrderedDict()
         self._tokenizer_info: Any = None
+        self._compiler: Any = None
 
     @property
     def num_mask_words(self) -> int:
@@ -103,14 +104,18 @@ class GrammarStore:
         return key in self._compiled
 
     def put(self, key: str, payload: bytes) -> None:
-        """Keep a grammar in xgrammar's serialised form (a millisecond per 80 kB). Raises `GrammarError` where it can't be read.
+        """Keep a grammar: xgrammar's serialised form (a millisecond per 80 kB), or a grammar's text, which the tokenizer process
+        has compiled before and found quick. Raises `GrammarError` where it can't be read.
 
-        The form names the vocabulary it was compiled for, and another one is refused.
+        The serialised form names the vocabulary it was compiled for, and another one is refused.
         """
         import xgrammar
 
         try:
-            compiled = xgrammar.CompiledGrammar.deserialize_json(payload.decode(), self._info())
+            if payload.startswith(b"{"):
+                compiled = xgrammar.CompiledGrammar.deserialize_json(payload.decode(), self._info())
+            else:
+                compiled = self._compile(payload.decode())
         except (RuntimeError, UnicodeDecodeError) as error:
             raise GrammarError(f"the compiled grammar can't be read: {_first_line(error)}") from error
         self._compiled[key] = compiled
@@ -131,6 +136,13 @@ class GrammarStore:
     def new_mask_row(self) -> torch.Tensor:
         """A mask row that allows nothing yet, for `RequestGrammar.fill`: int32 [ceil(vocab_size / 32)]."""
         return torch.zeros(self._num_words, dtype=torch.int32)
+
+    def _compile(self, text: str) -> Any:
+        import xgrammar
+
+        if self._compiler is None:
+            self._compiler = xgrammar.GrammarCompiler(self._info(), max_threads=1, cache_enabled=False)
+        return self._compiler.compile_grammar(xgrammar.Grammar.from_ebnf(text))
 
     def _info(self) -> Any:
         if self._tokenizer_info is None:

@@ -108,6 +108,28 @@ def test_a_grammar_for_another_vocabulary_is_refused(store):
         store.put("g", payload("a", VOCABULARY[:-1]))
 
 
+def test_a_grammar_may_come_as_its_text(store):
+    store.put("g", b'root ::= "a" ("bc" | "b")\n')
+    grammar = store.matcher("g")
+    assert allowed(grammar, store) == {ord("a"), VOCABULARY.index(b"ab"), VOCABULARY.index(b"abc")}
+    for token in b"ab":
+        assert grammar.accept(token)
+    assert grammar.is_complete
+
+
+def test_a_control_token_with_a_stand_in_is_allowed_where_a_grammar_names_it_alone():
+    vocabulary = [*VOCABULARY]
+    vocabulary[CONTROL] = b"\xff257"
+    store = GrammarStore(vocabulary, VOCAB_SIZE, [EOS])
+    store.put("g", b'root ::= Token(257) "\\"" [^\\ud800-\\udfff"]* "\\""\n')
+    grammar = store.matcher("g")
+    assert allowed(grammar, store) == {CONTROL}
+    assert grammar.accept(CONTROL)
+    assert allowed(grammar, store) == {ord('"')}
+    assert grammar.accept(ord('"'))
+    assert CONTROL not in allowed(grammar, store)
+
+
 def test_wrong_row(store):
     store.put("g", payload("a"))
     with pytest.raises(GrammarError, match="shape"):

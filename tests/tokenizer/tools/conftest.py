@@ -12,6 +12,7 @@ import xgrammar
 
 from radixserve_tokenizer.grammar.compiler import Compiler
 from radixserve_tokenizer.grammar.prepare import prepare
+from radixserve_tokenizer.tools.marks import stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,7 @@ class Sentences:
     vocabulary: list[bytes] = field(default_factory=lambda: VOCABULARY)
 
     def __post_init__(self) -> None:
+        self.vocabulary = [stand_in(index) if index in SPECIAL.values() else token for index, token in enumerate(self.vocabulary)]
         self.compiler = Compiler(self.vocabulary, [EOS])
         self._info = xgrammar.TokenizerInfo(
             self.vocabulary, xgrammar.VocabType.RAW, vocab_size=len(self.vocabulary), stop_token_ids=[EOS]
@@ -41,14 +43,16 @@ class Sentences:
     def matcher(self, grammar: Constraint | Composite) -> xgrammar.GrammarMatcher:
         prepared = prepare(grammar)
         payload = self.compiler.compile(prepared.kind, prepared.source)
-        return xgrammar.GrammarMatcher(xgrammar.CompiledGrammar.deserialize_json(payload.decode(), self._info))
+        if payload.startswith(b"{"):
+            return xgrammar.GrammarMatcher(xgrammar.CompiledGrammar.deserialize_json(payload.decode(), self._info))
+        compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
+        return xgrammar.GrammarMatcher(compiler.compile_grammar(xgrammar.Grammar.from_ebnf(payload.decode())))
 
     def accepts(self, grammar: Constraint | Composite, text: str | Sequence[str | int]) -> bool:
         matcher = self.matcher(grammar)
-        for piece in [text] if isinstance(text, str) else text:
-            if not (matcher.accept_token(piece) if isinstance(piece, int) else matcher.accept_string(piece)):
-                return False
-        return matcher.is_completed()
+        pieces = [text] if isinstance(text, str) else text
+        ids = [token for piece in pieces for token in ([piece] if isinstance(piece, int) else piece.encode())]
+        return all(matcher.accept_token(token) for token in ids) and matcher.is_completed()
 
     def draw(self, grammar: Constraint | Composite, seed: int, max_tokens: int = 600) -> tuple[list[int], bool]:
         """Ids, and whether the output ended by itself."""

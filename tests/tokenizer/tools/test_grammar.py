@@ -125,10 +125,10 @@ def test_only_the_tools_that_are_named(sentences: Sentences, format: ToolFormat)
 
 
 def test_many_tools_share_what_their_grammars_have_in_common(sentences: Sentences) -> None:
-    many = read_tools([ToolSpec(name=f"tool_{n}", parameters=json.dumps(WEATHER)) for n in range(4)])
+    many = read_tools([ToolSpec(name=f"tool_{n}", parameters=json.dumps(WEATHER)) for n in range(40)])
     wanted = plan_output(None, ToolUse(mode="required"), many, FORMATS["hermes"](SPECIAL), None, "after")
     assert wanted.grammar is not None
-    call = '<tool_call>\n{"name": "tool_3", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>'
+    call = '<tool_call>\n{"name": "tool_39", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>'
     assert sentences.accepts(wanted.grammar, call)
     assert not sentences.accepts(wanted.grammar, call.replace("2}", "20}"))
 

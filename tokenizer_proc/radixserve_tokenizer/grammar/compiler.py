@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|.)", re.DOTALL)
 _LITERAL_OR_CLASS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]', re.DOTALL)
 _MARK = re.compile(r'^(\S+) ::= Regex\("\^\[q\]pattern(\d+)\$", json_string=true\)$', re.MULTILINE)
 MAX_PAYLOAD_BYTES = 8 << 20
+MAX_RECOMPILE_S = 0.25
+"""What took longer here is not compiled again in the runtime, where it would hold up a step."""
 
 
 class CompileError(ValueError):
@@ -49,13 +52,14 @@ class Compiler:
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
     def compile(self, kind: str, source: str) -> bytes:
-        """xgrammar's serialised form of a prepared constraint. Raises `CompileError`.
+        """What the runtime loads: xgrammar's serialised form of a prepared constraint, or the text of its grammar, which was
+        compiled here to see that it can be, and quickly. Raises `CompileError`.
 
         What the compiler only warns about on standard error, it doesn't enforce: a warning is an error here.
         """
         with _standard_error() as warnings:
             try:
-                payload = str(self._compile(kind, source).serialize_json()).encode()
+                payload = self._payload(kind, source)
             except (RuntimeError, ValueError, MemoryError) as error:
                 if isinstance(error, MemoryError) or "bad_alloc" in str(error):
                     raise OutOfMemoryError("compiling it takes too much memory: simplify it") from error
@@ -67,8 +71,15 @@ class Compiler:
             raise CompileError(f"the compiled grammar takes {len(payload)} bytes, more than {MAX_PAYLOAD_BYTES}: simplify it")
         return payload
 
-    def _compile(self, kind: str, source: str) -> Any:
-        return self._compiler.compile_grammar(self._xgrammar.Grammar.from_ebnf(correct_text(self._text(kind, source))))
+    def _payload(self, kind: str, source: str) -> bytes:
+        text = correct_text(self._text(kind, source))
+        started_s = time.monotonic()
+        compiled: Any = self._compiler.compile_grammar(self._xgrammar.Grammar.from_ebnf(text))
+        # The serialised form holds the whole automaton once for each rule: of twenty tools it would be 40 MB, which take ten
+        # times as long to load as the text takes to compile.
+        if kind == "composite" and time.monotonic() - started_s <= MAX_RECOMPILE_S:
+            return text.encode()
+        return str(compiled.serialize_json()).encode()
 
     def _text(self, kind: str, source: str) -> str:
         """A prepared constraint as the text of a grammar."""

@@ -46,7 +46,6 @@ class Composite:
         parts = [{"label": part.label, "kind": part.prepared.kind, "source": part.prepared.source} for part in self.parts]
         return json.dumps({"text": self.text, "parts": parts}, ensure_ascii=False, separators=(",", ":"))
 
-
     def param_of(self, message: str) -> str:
         """The path in the request of the part that an error of the compiler is about."""
         return next((part.param for part in self.parts if message.startswith(f"{part.label}: ")), "constraint")

@@ -121,8 +121,11 @@ class Beginnings:
         text = self._services.text
         reasoning = text.reasoning if op.parse_reasoning else None
         stage = branch.text.reasoning_stage
+        id_length = text.template.tool_support.id_length if text.template is not None else 0
         try:
-            return plan_output(op.constraint, op.tool_use, branch.text.tools, text.tool_format, reasoning, stage)
+            return plan_output(
+                op.constraint, op.tool_use, branch.text.tools, text.tool_format, reasoning, stage, id_length=id_length
+            )
         except ToolError as error:
             raise OpError(error.message, code=error.code, param=error.param) from error
         except ConstraintError as error:

@@ -57,6 +57,7 @@ class Core:
                 fingerprint=tokenizer.fingerprint,
                 vocabulary=tokenizer.vocabulary,
                 eos_token_ids=tokenizer.eos_token_ids,
+                grammar_marks=text.grammar_marks,
             )
         )
         self._services = build_services(config, text, self.link, compiler, clock)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.tools.marks import stand_in
 from radixserve_tokenizer.tools.toolset import NO_TOOLS, ToolSet
 
 if TYPE_CHECKING:
@@ -30,6 +31,18 @@ class TextModel:
     """How the model writes tool calls; None: none can be asked for."""
     reasoning: ReasoningMarks | None = None
     """None: the model isn't known to reason between marks."""
+
+    @property
+    def grammar_marks(self) -> dict[int, bytes]:
+        """Control tokens that grammars may name, with the bytes that stand for them there."""
+        marks = [each for known in (self.tool_format, self.reasoning) if known is not None for each in known.control_marks]
+        return {each.token_id: stand_in(each.token_id) for each in marks}
+
+    @property
+    def grammar_vocabulary(self) -> list[bytes]:
+        """The vocabulary for which grammars are compiled."""
+        marks = self.grammar_marks
+        return [marks.get(token_id, token) for token_id, token in enumerate(self.tokenizer.vocabulary)]
 
 
 class TranscriptMark(NamedTuple):

@@ -10,19 +10,18 @@ from radixserve_tokenizer.tools.errors import ToolError
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.protocol import Constraint
-    from radixserve_tokenizer.tools.format import ToolFormat
+    from radixserve_tokenizer.tools.marks import Mark
 
 _JSON_STARTS = '{["-0123456789tfn'
 
 
-def check_beside_calls(constraint: Constraint, format: ToolFormat) -> None:
-    """Raise `ToolError` where an output of the constraint could begin like a call of the format. Its own errors come later."""
-    trigger = format.trigger
+def check_beside_calls(constraint: Constraint, trigger: Mark) -> None:
+    """Raise `ToolError` where an output of the constraint could begin with the mark before calls. Its own errors come later."""
     if trigger.is_token and constraint.kind != "ebnf":
         return
     first = trigger.text[0]
     match constraint.kind:
-        case "json_object" | "json_schema":
+        case "json_object" | "json_schema" | "open_json_schema":
             clashes = first in _JSON_STARTS
         case "choice":
             clashes = first in {text[:1] for text in _choices(constraint.source)}

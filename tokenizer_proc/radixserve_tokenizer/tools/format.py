@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from radixserve_tokenizer.grammar.patterns import literal_rule
+from radixserve_tokenizer.tools.clash import check_beside_calls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from radixserve_tokenizer.grammar.composite import Part
+    from radixserve_tokenizer.protocol import Constraint
     from radixserve_tokenizer.tools.marks import Mark
     from radixserve_tokenizer.tools.parser import CallParser, OutputSink
     from radixserve_tokenizer.tools.toolset import Tool
+
+Use: TypeAlias = Literal["free", "required", "beside"]
+"""Calls come in free text, alone, or in place of what a constraint asks for."""
 
 #: Most calls of one turn, so that a model which goes on calling ends before its context does.
 MAX_CALLS = 32
@@ -31,8 +36,6 @@ class ToolFormat:
 
     name: ClassVar[str]
     max_calls: ClassVar[int] = MAX_CALLS
-    id_length: ClassVar[int] = 0
-    """How long an id of a call has to be for the model's template; 0: as long as we like."""
 
     def __init__(self, special: Mapping[str, int]) -> None:
         """`special`: the tokenizer's control tokens by text."""
@@ -52,14 +55,27 @@ class ToolFormat:
         """The grammar of one to `most` calls of these tools, behind the trigger. Raises `ToolError`."""
         raise NotImplementedError
 
-    def free_text(self) -> str:
-        """An EBNF expression: any text, and calls (rule `calls`) once the trigger comes."""
-        if self.trigger.is_token:
-            return f"TokenTagDispatch(({self.trigger.token_id}, calls), loop_after_dispatch=false, excludes=())"
-        return f"TagDispatch(({literal_rule(self.trigger.text)}, calls), loop_after_dispatch=false, excludes=())"
+    def free(self) -> str:
+        """Rules, the last of them `root`: any text, and calls (rule `calls`) once the trigger comes."""
+        trigger = self.trigger
+        if trigger.is_token:
+            others = ", ".join(str(each.token_id) for each in self.control_marks if each != trigger)
+            text = f"TokenTagDispatch(({trigger.token_id}, calls), loop_after_dispatch=false, excludes=({others}))"
+        else:
+            text = f"TagDispatch(({literal_rule(trigger.text)}, calls), loop_after_dispatch=false, excludes=())"
+        return f"free ::= {text}\nroot ::= free"
 
-    def parser(self, sink: OutputSink, *, required: bool) -> CallParser:
-        """A parser for one output. `required`: the output is calls alone."""
+    def forced(self) -> str:
+        """An EBNF expression: calls and nothing else."""
+        return f"{self.trigger.rule} calls"
+
+    def beside(self, constraint: Constraint) -> str:
+        """An EBNF expression: calls that can be told from whatever matches a constraint. Raises `ToolError`."""
+        check_beside_calls(constraint, self.trigger)
+        return self.forced()
+
+    def parser(self, sink: OutputSink, tools: Sequence[Tool], use: Use) -> CallParser:
+        """A parser for one output with calls of these tools."""
         raise NotImplementedError
 
     # ---- where the model's template knows no tools -----------------------------------------------------------------

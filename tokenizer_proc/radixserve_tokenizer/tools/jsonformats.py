@@ -1,4 +1,4 @@
-"""Formats in which a call is a JSON object: Hermes (also Qwen2.5 and Qwen3), SmolLM2, Mistral's older one."""
+"""Formats in which a call is a JSON object between tags: Hermes (also Qwen2.5 and Qwen3) and SmolLM2."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from radixserve_tokenizer.grammar.composite import Part, part_name
 from radixserve_tokenizer.grammar.patterns import literal_rule
 from radixserve_tokenizer.tools.errors import CallSyntaxError
-from radixserve_tokenizer.tools.format import CallGrammar, ToolFormat, call_json, to_json
+from radixserve_tokenizer.tools.format import CallGrammar, ToolFormat, Use, call_json, to_json
 from radixserve_tokenizer.tools.jsoncall import JsonCall
 from radixserve_tokenizer.tools.marks import Mark, mark
 from radixserve_tokenizer.tools.parser import CallParser
@@ -60,9 +60,9 @@ class Hermes(ToolFormat):
         more = f" ({newline} {self._open.rule} {body}){{0,{most - 1}}}" if most > 1 else ""
         return CallGrammar(f"{object_rule(tools)}\ncalls ::= {body}{more}", argument_parts(tools))
 
-    def parser(self, sink: OutputSink, *, required: bool) -> CallParser:
+    def parser(self, sink: OutputSink, tools: Sequence[Tool], use: Use) -> CallParser:
         """Reads a call, or a list of calls, between the tags."""
-        return _TagParser(sink, self._open, self._close, required=required)
+        return _TagParser(sink, self._open, self._close, required=use == "required")
 
     def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """Each tool on a line of its own."""
@@ -105,44 +105,7 @@ class SmolLM2(Hermes):
         return f"<tool_call>[{', '.join(call_json(name, arguments) for name, arguments in calls)}]</tool_call>"
 
 
-class MistralList(ToolFormat):
-    """[TOOL_CALLS] and a JSON list: Mistral 7B v0.3, Mixtral, Nemo, the first Small and Large."""
-
-    name = "mistral"
-    id_length = 9
-
-    @property
-    def trigger(self) -> Mark:
-        """One control token, in the model's own vocabulary."""
-        return mark("[TOOL_CALLS]", self.special)
-
-    def grammar(self, tools: Sequence[Tool], most: int) -> CallGrammar:
-        """The list, perhaps after a space that SentencePiece puts there."""
-        more = f' (", " one){{0,{most - 1}}}' if most > 1 else ""
-        text = f'{object_rule(tools)}\ncalls ::= " "? {literal_rule("[")} one{more} {literal_rule("]")}'
-        return CallGrammar(text, argument_parts(tools))
-
-    def parser(self, sink: OutputSink, *, required: bool) -> CallParser:
-        """Reads the list behind the trigger."""
-        return _ListParser(sink, self.trigger, required=required)
-
-    def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
-        """All tools as one list."""
-        return (
-            f"[AVAILABLE_TOOLS]{to_json([dict(tool) for tool in tools])}[/AVAILABLE_TOOLS]\n"
-            'To call tools, answer with [TOOL_CALLS] and a list: [TOOL_CALLS][{"name": "tool_name", "arguments": {}}]'
-        )
-
-    def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
-        """One list."""
-        return f"[TOOL_CALLS][{', '.join(call_json(name, arguments) for name, arguments in calls)}]"
-
-    def result_text(self, text: str, name: str) -> str:
-        """As the model's own tokenizer frames results."""
-        return f'[TOOL_RESULTS]{{"content": {to_json(text)}}}[/TOOL_RESULTS]'
-
-
-class _ListParser(CallParser):
+class ListParser(CallParser):
     """Calls as JSON objects, one or a list of them."""
 
     _call: JsonCall
@@ -155,7 +118,7 @@ class _ListParser(CallParser):
     def _open_list(self) -> bool:
         if not self._skip_white_space():
             return False
-        self._in_list = self._buffer[:1] == b"["
+        self._in_list = self._buffer.startswith(b"[")
         if self._in_list:
             del self._buffer[:1]
         self._step = self._next_in_list if self._in_list else self._next_call
@@ -164,7 +127,7 @@ class _ListParser(CallParser):
     def _next_in_list(self) -> bool:
         if not self._skip_white_space():
             return False
-        if self._buffer[:1] == b"]":  # a model may say that nothing is to be called
+        if self._buffer.startswith(b"]"):  # a model may say that nothing is to be called
             del self._buffer[:1]
             self._step = self._close
         else:
@@ -201,7 +164,7 @@ class _ListParser(CallParser):
         return True
 
 
-class _TagParser(_ListParser):
+class _TagParser(ListParser):
     """The same between an opening and a closing tag."""
 
     def __init__(self, sink: OutputSink, opening: Mark, closing: Mark, *, required: bool) -> None:
@@ -218,7 +181,5 @@ class _TagParser(_ListParser):
         if text == self._closing.text and self._step == self._close and not self._buffer.strip():
             self._buffer.clear()
             self._step = self._between_calls
-        elif text == self._trigger.text and self._step == self._between_calls:
-            self._step = self._after_trigger()
         else:
             super()._control(text)

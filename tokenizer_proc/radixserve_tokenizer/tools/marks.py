@@ -38,3 +38,11 @@ class Mark:
 def mark(text: str, special: Mapping[str, int]) -> Mark:
     """The mark with this text, in a tokenizer with these control tokens."""
     return Mark(text, special.get(text, -1))
+
+
+def stand_in(token_id: int) -> bytes:
+    """Bytes that stand for a control token in grammars: a grammar may name the token by number only where it has bytes at all.
+
+    They are no UTF-8, so nothing that grammars say about characters matches them.
+    """
+    return b"\xff" + str(token_id).encode()

@@ -77,7 +77,10 @@ class CallParser:
 
     def _control(self, text: str) -> None:
         """A control token among the calls."""
-        raise CallSyntaxError(f"the control token {text!r} is out of place")
+        if text != self._trigger.text or self._step != self._between_calls:
+            raise CallSyntaxError(f"the control token {text!r} is out of place")
+        self._buffer.clear()
+        self._step = self._after_trigger()
 
     def _skip_white_space(self) -> bool:
         """Drop white space at the front; False when nothing is left."""

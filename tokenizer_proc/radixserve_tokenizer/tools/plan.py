@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from radixserve_tokenizer.grammar.composite import Composite, Part, part_name
 from radixserve_tokenizer.grammar.prepare import prepare
-from radixserve_tokenizer.tools.clash import check_beside_calls
 from radixserve_tokenizer.tools.errors import ToolError
 from radixserve_tokenizer.tools.ids import call_id
 from radixserve_tokenizer.tools.reader import OutputReader, PlainText
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
 
     from radixserve_tokenizer.protocol import Constraint, ToolUse
     from radixserve_tokenizer.text.tokenizer import TextTokenizer
-    from radixserve_tokenizer.tools.format import CallGrammar, ToolFormat
+    from radixserve_tokenizer.tools.format import CallGrammar, ToolFormat, Use
     from radixserve_tokenizer.tools.reasoning import After, ReasoningMarks, Stage
-    from radixserve_tokenizer.tools.toolset import ToolSet
+    from radixserve_tokenizer.tools.toolset import Tool, ToolSet
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,17 @@ class OutputPlan:
     """None: anything goes."""
     format: ToolFormat | None = None
     """The format of calls, where there may be some."""
-    calls_only: bool = False
-    """Nothing but calls may come: stop strings have no place."""
+    tools: tuple[Tool, ...] = ()
+    use: Use = "free"
+    id_length: int = 0
+    """How long ids of calls have to be for the model's template; 0: any length."""
     reasoning: ReasoningMarks | None = None
     stage: Stage = "after"
+
+    @property
+    def calls_only(self) -> bool:
+        """Nothing but calls may come: stop strings have no place."""
+        return self.format is not None and self.use == "required"
 
     @property
     def is_plain(self) -> bool:
@@ -49,12 +55,12 @@ class OutputPlan:
         marks = (*(self.format.control_marks if self.format else ()), *(self.reasoning.control_marks if self.reasoning else ()))
         reader = OutputReader(
             tokenizer.vocabulary,
-            partial(call_id, place, length=self.format.id_length if self.format else 0),
+            partial(call_id, place, length=self.id_length),
             prompt_tail=prompt_tail,
             marks={each.token_id: each.text for each in marks},
             special_text=special_text,
         )
-        after: After = self.format.parser(reader, required=self.calls_only) if self.format else PlainText(reader.text)
+        after: After = self.format.parser(reader, self.tools, self.use) if self.format else PlainText(reader.text)
         if self.reasoning is not None:
             after = ReasoningParser(self.reasoning, self.stage, reader.reasoning, after)
         reader.read_by(after)
@@ -71,6 +77,8 @@ def plan_output(
     format: ToolFormat | None,
     reasoning: ReasoningMarks | None,
     stage: Stage,
+    *,
+    id_length: int = 0,
 ) -> OutputPlan:
     """The plan of one generation. `reasoning` None: none is parsed. Raises `ToolError`, `ConstraintError`."""
     if use is None:
@@ -78,7 +86,7 @@ def plan_output(
     elif format is None:
         raise ToolError("this model's format of tool calls is not known: set tool_format", "tool_use", "unsupported")
     else:
-        plan = _plan_calls(constraint, use, tools, format)
+        plan = replace(_plan_calls(constraint, use, tools, format), id_length=id_length)
     if reasoning is None or stage == "after":
         return plan
     plan = replace(plan, reasoning=reasoning, stage=stage)
@@ -95,15 +103,13 @@ def _plan_calls(constraint: Constraint | None, use: ToolUse, tools: ToolSet, for
     elif not chosen:
         return OutputPlan(grammar=constraint)
     calls = format.grammar(chosen, format.max_calls if use.parallel else 1)
-    trigger = format.trigger.rule
     if use.mode == "required":
-        return OutputPlan(_composite(calls, f"root ::= {trigger} calls"), format, calls_only=True)
+        return OutputPlan(_composite(calls, f"root ::= {format.forced()}"), format, chosen, "required")
     if constraint is None:
-        return OutputPlan(_composite(calls, f"free ::= {format.free_text()}\nroot ::= free"), format)
-    check_beside_calls(constraint, format)
+        return OutputPlan(_composite(calls, format.free()), format, chosen, "free")
+    root = f"root ::= {format.beside(constraint)} | {part_name(len(calls.parts))}"
     answer = Part("constraint", prepare(constraint))
-    text = f"{calls.text}\nroot ::= {trigger} calls | {part_name(len(calls.parts))}\n"
-    return OutputPlan(Composite(text, (*calls.parts, answer)), format)
+    return OutputPlan(Composite(f"{calls.text}\n{root}\n", (*calls.parts, answer)), format, chosen, "beside")
 
 
 def _composite(calls: CallGrammar, root: str) -> Composite:
