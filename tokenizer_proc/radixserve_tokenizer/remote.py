@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_CLIENT_FRAMES = 4  # of one connection that wait in memory; each may have 16 MiB, and who sends them is a stranger
+_ENCRYPTION_BYTES = 64  # at most, that CURVE adds to a frame
 _HANDSHAKE_MS = 5_000
 _HEARTBEAT_MS = 2_000
 _HEARTBEAT_TIMEOUT_MS = 10_000
@@ -42,6 +43,7 @@ class RemoteSocket(ClientSocket):
             raise AddressError("the server's secret key is not a CURVE key: make a pair with `radixserve keygen`") from error
         socket.setsockopt(zmq.ZAP_DOMAIN, b"radixserve")
         socket.setsockopt(zmq.RCVHWM, _MAX_CLIENT_FRAMES)
+        socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES + _ENCRYPTION_BYTES)
         socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)

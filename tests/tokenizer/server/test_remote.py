@@ -127,10 +127,18 @@ def test_frames_that_are_too_large_or_no_messages() -> None:
         hostile.socket.send(b"\xc1 no msgpack")
         assert hostile.wait(wire.Failed).code == "malformed"
         hostile.socket.send_multipart([b"a", b"b", b"c"])
-        hostile.socket.send(b"\0" * (wire.MAX_FRAME_BYTES + 1))
+        hostile.socket.send(b"\0" * wire.MAX_FRAME_BYTES)
+        eventually(lambda: hostile.socket.poll(100) and _has_failed(hostile, 3))
+        hostile.socket.send(b"\0" * (wire.MAX_FRAME_BYTES + 1024))
         client.send(wire.Open(program=1), append(0, "hi"), gen(1))
         assert client.wait(wire.Done)
         assert it.remote(bob), "whose connection was closed may come back"
+
+
+def _has_failed(client: RawClient, times: int) -> bool:
+    """Whether so many frames were answered as malformed."""
+    client.seen.extend(wire.decode_events(client.socket.recv()))
+    return sum(isinstance(event, wire.Failed) for event in client.seen) == times
 
 
 def test_who_says_nothing_first_is_turned_away() -> None:
