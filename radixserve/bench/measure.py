@@ -153,6 +153,9 @@ def _doubts(row: Row, run: Run) -> list[str]:
         )
     if row.num_errors:
         found.append(f"{name}: {row.num_errors} of {row.num_requests} requests failed, the most with: {next(iter(row.errors))}")
+    enforced = sum(one.asked.schema is not None for one in run.outcomes if not one.error)
+    if enforced > row.extras.get("valid", enforced):
+        found.append(f"{name}: {enforced - row.extras['valid']} of {enforced} answers do not match the schema that was asked for")
     exact = [one for one in run.outcomes if not one.error and one.asked.exact]
     short = sum(one.output_tokens != one.asked.max_tokens * one.asked.n for one in exact)
     if short:

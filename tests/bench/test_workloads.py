@@ -123,6 +123,13 @@ def test_the_parts_of_forks_share_no_prompt_and_those_of_json_share_their_senten
     assert constrained[0][0][0] != plain[0][0][0]
 
 
+def test_answers_that_break_their_schema_are_pointed_out() -> None:
+    report = run(FakeTarget(), "w6", "w6u")
+    assert [warning for warning in report.warnings if "schema" in warning] == [
+        "w6: 16 of 16 answers do not match the schema that was asked for"
+    ]
+
+
 def test_a_sweep_has_a_row_for_each_point() -> None:
     target = FakeTarget(pause_s=0.001)
     report = run(target, "batch", concurrencies=[1, 4], sizes={"requests": 8}, repeats=2)
