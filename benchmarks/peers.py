@@ -168,12 +168,15 @@ def run(url: str, names: Sequence[str], repeats: int, seed: str, out: Console) -
     return asyncio.run(go())
 
 
+_FIGURE = {"p0": "prefill_tokens_per_s", "poisson": "goodput_requests_per_s"}
+
+
 def figures(report: Report) -> dict[str, tuple[float, float | None, int]]:
-    """By workload: tokens/s (p0: prompt tokens/s), p99 TTFT in seconds, errors."""
+    """By workload: tokens/s (p0: prompt tokens/s; poisson: requests/s within the service level), p99 TTFT in seconds, errors."""
     found: dict[str, tuple[float, float | None, int]] = {}
     for rows in settings(report.rows):
         name = rows[0].workload
-        speed = median(rows, "prefill_tokens_per_s" if name == "p0" else "tokens_per_s") or 0.0
+        speed = median(rows, _FIGURE.get(name, "tokens_per_s")) or 0.0
         found[name] = (speed, median(rows, "ttft_p99_s"), sum(row.num_errors for row in rows))
     return found
 
@@ -214,6 +217,8 @@ def _best(name: str, by_limit: float, kind: str) -> str:
     candidates = [
         (at_limits(name, rows[name][0], TABLE_LIMITS), peer) for peer, rows in PEERS.items() if name in rows and kind in peer
     ]
+    if not candidates:
+        return "-"
     best, peer = max(candidates)
     return f"{by_limit / best:.2f}x ({peer})"
 

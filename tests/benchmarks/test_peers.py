@@ -37,6 +37,13 @@ def test_peers_of_the_same_run_are_compared_directly() -> None:
     assert "2.00x (0.50)" in [str(cell) for column in shown.columns for cell in column.cells]
 
 
+def test_a_workload_that_the_table_does_not_have_is_compared_with_peers_of_the_run_alone() -> None:
+    shown = peers.table({"poisson": (1.5, 1.0, 0)}, peers.TABLE_LIMITS, {"other": {"poisson": (1.0, 2.0, 0)}})
+    cells = [str(cell) for column in shown.columns for cell in column.cells]
+    assert "1.50x (0.50)" in cells
+    assert cells[-3:] == ["-", "-", "-"]
+
+
 def test_settings_are_flags() -> None:
     assert peers._flag("kv_tokens=4096") == ["--kv-tokens", "4096"]
     assert peers._flag("prefix_cache=false") == ["--no-prefix-cache"]
