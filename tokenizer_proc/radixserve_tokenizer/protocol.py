@@ -82,11 +82,12 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the output must match.
 
-    `source` is a JSON Schema (JSON text), a regex, an EBNF grammar, a JSON list of texts of which the output must be one
+    `source` is a JSON Schema (JSON text; "json_schema" reads it narrowly: where it lists properties and says nothing of others there
+    are none; "open_json_schema" writes whatever it allows), a regex, an EBNF grammar, a JSON list of texts of which the output must be one
     ("choice"), or empty for any JSON object.
     """
 
-    kind: Literal["json_object", "json_schema", "regex", "ebnf", "choice"]
+    kind: Literal["json_object", "json_schema", "open_json_schema", "regex", "ebnf", "choice"]
     source: str = ""
 
 

@@ -11,20 +11,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from radixserve_tokenizer.grammar.composite import join
+from radixserve_tokenizer.grammar.errors import ConstraintError
+from radixserve_tokenizer.grammar.schema.compile import schema_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-#: In the text of a converted schema: strings may have \uXXXX escapes, so also lone surrogates and disguised names ...
-_UNICODE_ESCAPE = ' | ("u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9])'
-#: ... and strings of bounded length may have raw control characters (which is not JSON) but no escapes.
-_BOUNDED_CHARACTER = re.compile(r'^(\S+ ::= )\(\(\[\^\\"\\\\\\r\\n\]\)\)$', re.MULTILINE)
-_JSON_CHARACTER = r"""\1(([^\\0-\\x1f\\"\\\\]) | ("\\\\" basic_escape))"""
 #: xgrammar prints U+00F6 as \xf6, and reads as many hexadecimal digits as follow: "Sj\xf6fart" would be another word.
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|.)", re.DOTALL)
 #: A literal or a class in a grammar's text. Classes that say what is not allowed let surrogates through: no UTF-8.
 _LITERAL_OR_CLASS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]', re.DOTALL)
-_MARK = re.compile(r'^(\S+) ::= Regex\("\^\[q\]pattern(\d+)\$", json_string=true\)$', re.MULTILINE)
 MAX_PAYLOAD_BYTES = 8 << 20
 MAX_RECOMPILE_S = 0.25
 """What took longer here is not compiled again in the runtime, where it would hold up a step."""
@@ -84,14 +80,12 @@ class Compiler:
     def _text(self, kind: str, source: str) -> str:
         """A prepared constraint as the text of a grammar."""
         match kind:
-            case "json_schema":
-                prepared = json.loads(source)
-                schema = json.dumps(prepared["schema"], ensure_ascii=False)
-                # One way of white space, as Python's json writes it: a model can't wander off into blanks.
-                grammar = self._xgrammar.Grammar.from_json_schema(
-                    schema, any_whitespace=False, separators=(", ", ": "), strict_mode=True
-                )
-                return insert_rules(tighten_strings(str(grammar)), prepared["rules"])
+            case "json_schema" | "open_json_schema":
+                try:
+                    text = schema_grammar(json.loads(source), closed=kind == "json_schema")
+                except ConstraintError as error:
+                    raise CompileError(str(error)) from error
+                return str(self._xgrammar.Grammar.from_ebnf(text))
             case "ebnf":
                 return str(self._xgrammar.Grammar.from_ebnf(source))
             case "composite":
@@ -103,23 +97,9 @@ class Compiler:
     def _part(self, part: dict[str, str]) -> tuple[str, bool]:
         """A part's text, and whether it is a converted schema. Raises `CompileError` naming the part."""
         try:
-            return self._text(part["kind"], part["source"]), part["kind"] == "json_schema"
+            return self._text(part["kind"], part["source"]), part["kind"].endswith("json_schema")
         except (RuntimeError, ValueError) as error:
             raise CompileError(f"{part['label']}: {_message(error)}") from error
-
-
-def tighten_strings(grammar: str) -> str:
-    r"""Correct the string rules of a converted schema: no \uXXXX escapes, no raw control characters, short escapes everywhere.
-
-    Works on the grammar's text, line by line, so that nothing that a schema contains can look like a rule. Raises
-    `CompileError` where the text is not what it is known to be (another version of the compiler).
-    """
-    lines = grammar.split("\n")
-    escapes = [index for index, line in enumerate(lines) if line.startswith("basic_escape ::= ")]
-    if len(escapes) != 1 or _UNICODE_ESCAPE not in lines[escapes[0]]:
-        raise CompileError("this version of xgrammar writes strings in an unknown way; use one that the project admits")
-    lines[escapes[0]] = lines[escapes[0]].replace(_UNICODE_ESCAPE, "")
-    return _BOUNDED_CHARACTER.sub(_JSON_CHARACTER, "\n".join(lines))
 
 
 def correct_text(grammar: str) -> str:
@@ -128,20 +108,6 @@ def correct_text(grammar: str) -> str:
     return _LITERAL_OR_CLASS.sub(
         lambda found: rf"[^\ud800-\udfff{found[0][2:]}" if found[0].startswith("[^") else found[0], grammar
     )
-
-
-def insert_rules(grammar: str, rules: Sequence[str]) -> str:
-    """Put the rules of a prepared schema (coverage.py) in the place of their marks. Raises `CompileError` where one has none."""
-    used: set[int] = set()
-
-    def body(found: re.Match[str]) -> str:
-        used.add(int(found[2]))
-        return f"{found[1]} ::= {rules[int(found[2])]}"
-
-    text = _MARK.sub(body, grammar)
-    if len(used) != len(rules):
-        raise CompileError("this version of xgrammar writes patterns in an unknown way; use one that the project admits")
-    return text
 
 
 @contextmanager

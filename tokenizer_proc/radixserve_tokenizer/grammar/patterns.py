@@ -1,4 +1,4 @@
-"""Regular expressions as grammar rules (EBNF): for a whole output, and for what is inside a JSON string.
+"""Regular expressions as grammar rules (EBNF): as they are, or as they stand inside a JSON string.
 
 The compiler takes regular expressions itself, but reads "\\x60b" as one escape and, inside JSON strings, lets
 "(xd+)?z" match "dz" (0.2.9). Rules written from a tree of our own have neither trouble.
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 _MUST_BE_ESCAPED = CharSet.of([(0, 0x1F)]) | charset.chars('"\\')
 _SHORT_ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
-_ANYTHING: Node = Repeat(Chars(charset.ANY), 0, -1)
 
 
 def output_rule(source: str) -> str:
     """The body of a rule for an expression that the whole output has to match; raises `RegexError`."""
-    return " | ".join(_write(content, _plain) for _, content, _ in alternatives(parse(source)))
+    return " | ".join(write_expression(content, plain) for _, content, _ in alternatives(parse(source)))
 
 
 def literal_rule(text: str) -> str:
@@ -30,45 +29,34 @@ def literal_rule(text: str) -> str:
     return f'"{"".join(_char(ord(char)) for char in text)}"'
 
 
-def json_string_rule(source: str) -> str:
-    """The body of a rule for what stands *between the quotes* of a JSON string that has a `pattern`; raises `RegexError`.
-
-    `pattern` is a search (unanchored sides may hold anything), and what the string means is not what is written: a quote,
-    a backslash and control characters appear in their short escapes.
-    """
-    options: list[str] = []
-    for start, content, end in alternatives(parse(source)):
-        parts = ((), (_ANYTHING,))[not start] + (content,) + ((), (_ANYTHING,))[not end]
-        options.append(_write(Concat(parts), _escaped))
-    return " | ".join(options)
-
-
-def _write(node: Node, write_set: Callable[[CharSet], str]) -> str:
+def write_expression(node: Node, write_set: Callable[[CharSet], str]) -> str:
     """A tree as an EBNF expression, each character set as `write_set` has it. Choices come in parentheses."""
     match node:
         case Chars(found):
             return write_set(found)
         case Concat(parts):
-            return " ".join(_write(part, write_set) for part in parts) if parts else '""'
+            return " ".join(write_expression(part, write_set) for part in parts) if parts else '""'
         case Choice(options):
-            return f"({' | '.join(_write(option, write_set) for option in options)})"
+            return f"({' | '.join(write_expression(option, write_set) for option in options)})"
         case Repeat(inner, low, high):
             count = {(0, -1): "*", (1, -1): "+", (0, 1): "?"}.get((low, high)) or f"{{{low},{high if high >= 0 else ''}}}"
-            return f"({_write(inner, write_set)}){count}"
+            return f"({write_expression(inner, write_set)}){count}"
         case Anchor():
             raise AssertionError("alternatives() leaves no anchor inside")
 
 
-def _plain(found: CharSet) -> str:
+def plain(found: CharSet) -> str:
+    """A class of these characters."""
     return "[" + "".join(_char(first) if first == last else f"{_char(first)}-{_char(last)}" for first, last in found.ranges) + "]"
 
 
-def _escaped(found: CharSet) -> str:
+def inside_json_string(found: CharSet) -> str:
+    """One of these characters as it is written between the quotes of a JSON string."""
     raw = found.without(_MUST_BE_ESCAPED)
-    options = [_plain(raw)] if raw.ranges else []
+    options = [plain(raw)] if raw.ranges else []
     short = "".join(_SHORT_ESCAPES[char] for char in _SHORT_ESCAPES if char in found)
     if short:
-        options.append('"\\\\" ' + _plain(charset.chars(short)))
+        options.append('"\\\\" ' + plain(charset.chars(short)))
     if not options:
         # Control characters without a short escape, and nothing else: written by number.
         options = [f'"\\\\u{code:04x}"' for first, last in found.ranges for code in range(first, last + 1)]

@@ -1,4 +1,7 @@
-"""The check before compiling: a constraint becomes something that the compiler enforces exactly, or an error."""
+"""The check before compiling: a constraint becomes something that the compiler enforces exactly, or an error.
+
+What takes long, as working out what a schema means, is left to the compiler's process, which has limits of time and memory.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from radixserve_tokenizer.grammar.composite import Composite
-from radixserve_tokenizer.grammar.coverage import prepare_schema
 from radixserve_tokenizer.grammar.errors import ConstraintError
 from radixserve_tokenizer.grammar.jsonobject import JSON_OBJECT_GRAMMAR
 from radixserve_tokenizer.grammar.patterns import literal_rule, output_rule
 from radixserve_tokenizer.grammar.regex import RegexError
+from radixserve_tokenizer.grammar.schema.source import parse_schema
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.protocol import Constraint
 
-PreparedKind: TypeAlias = Literal["json_schema", "ebnf", "composite"]
+PreparedKind: TypeAlias = Literal["json_schema", "open_json_schema", "ebnf", "composite"]
 
 #: Part of every key: raise it where the same source starts to compile to another grammar.
-_FORMAT = "1"
+_FORMAT = "2"
 MAX_EBNF_BYTES = 128 << 10
 #: Of all choices together, in UTF-8. Compiled, a byte takes up to 192: what is larger than this may be too large for the runtime.
 MAX_CHOICES_BYTES = 40 << 10
@@ -44,8 +47,9 @@ def prepare(constraint: Constraint | Composite) -> Prepared:
     match constraint.kind:
         case "json_object":
             return _prepared("ebnf", JSON_OBJECT_GRAMMAR)
-        case "json_schema":
-            return _prepared("json_schema", prepare_schema(constraint.source))
+        case "json_schema" | "open_json_schema":
+            schema = parse_schema(constraint.source)
+            return _prepared(constraint.kind, json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
         case "regex":
             try:
                 return _prepared("ebnf", f"root ::= {output_rule(constraint.source)}\n")

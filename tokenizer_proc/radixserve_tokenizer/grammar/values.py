@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, TypeAlias
+from typing import Any
 
 from radixserve_tokenizer.grammar.errors import ConstraintError
 
-Schema: TypeAlias = dict[str, Any]
-
 MAX_COUNT = 100_000
 """Largest minItems, maxLength and the like."""
-EXACT_INTEGER = 1 << 53
-"""Up to here a double holds every integer."""
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 
-def bounds(name: str, own: Schema, pointer: str) -> Schema:
-    """Numeric bounds of a node, whole ones for integers."""
-    rewritten: Schema = {}
-    for key, value in own.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= EXACT_INTEGER:
-            raise ConstraintError(f"'{key}' must be a number within 2**53", pointer)
-        if name == "integer" and isinstance(value, float):
-            # The tightest whole number with the same meaning.
-            value = {"minimum": math.ceil, "maximum": math.floor, "exclusiveMinimum": math.floor, "exclusiveMaximum": math.ceil}[
-                key
-            ](value)
-        rewritten[key] = value
-    return rewritten
-
-
-def counts(own: Schema, low_key: str, high_key: str, pointer: str) -> tuple[int, int]:
-    """Values of a pair of counts; 0 and -1 where they are absent."""
-    for key in (low_key, high_key):
-        value = own.get(key, 0)
-        if isinstance(value, float) and value.is_integer():
-            value = own[key] = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
-            raise ConstraintError(f"'{key}' must be a whole number from 0 to {MAX_COUNT}", pointer)
-    low, high = int(own.get(low_key, 0)), int(own.get(high_key, -1))
-    if 0 <= high < low:
-        raise ConstraintError(f"'{low_key}' is {low} and '{high_key}' is {high}: nothing is between", pointer)
-    return low, high
+def count(value: Any, key: str, pointer: str) -> int:
+    """The value of a count."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        raise ConstraintError(f"'{key}' must be a whole number from 0 to {MAX_COUNT}", pointer)
+    return value
 
 
 def type_names(value: Any, pointer: str) -> list[str]:
@@ -80,15 +55,3 @@ def has_type(value: Any, name: str) -> bool:
         case _:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             return number and (name == "number" or float(value).is_integer())
-
-
-def check_numbers(value: Any, pointer: str) -> None:
-    """The compiler writes numbers as doubles: larger integers would come out as others."""
-    if isinstance(value, dict):
-        for item in value.values():
-            check_numbers(item, pointer)
-    elif isinstance(value, list):
-        for item in value:
-            check_numbers(item, pointer)
-    elif isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) <= EXACT_INTEGER:
-        raise ConstraintError(f"the number {value} is beyond 2**53 and can't be enforced exactly", pointer)

@@ -1,0 +1,1 @@
+"""JSON Schema as sets of values: what a schema allows, worked out exactly, then written as a grammar."""

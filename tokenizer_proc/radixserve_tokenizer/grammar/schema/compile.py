@@ -1,0 +1,35 @@
+"""From a JSON Schema to the grammar of its values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from radixserve_tokenizer.grammar.errors import ConstraintError
+from radixserve_tokenizer.grammar.regex import RegexError
+from radixserve_tokenizer.grammar.schema.denote import Meaning
+from radixserve_tokenizer.grammar.schema.documents import Document
+from radixserve_tokenizer.grammar.schema.errors import TooComplexError
+from radixserve_tokenizer.grammar.schema.values import ANYTHING
+from radixserve_tokenizer.grammar.schema.write import Writer
+
+
+def schema_grammar(schema: Any, *, closed: bool = True) -> str:
+    """EBNF text with a rule `root`: JSON texts (spaced as Python's json spaces them) of values for which the schema holds.
+
+    `closed`: see `Meaning`. With `closed` False the texts are those of all such values, as long as numbers take no more than
+    18 digits before the point and 17 after it. Raises `ConstraintError`. It may take long: mind the time.
+    """
+    if schema is False:
+        raise ConstraintError("the schema 'false' allows no value", "")
+    document = Document(schema)
+    writer = Writer(Meaning(document, closed=closed))
+    goal = ANYTHING if schema is True else frozenset({(document.root, True)})
+    try:
+        text = writer.grammar(goal)
+    except RecursionError as error:
+        raise TooComplexError("it is nested too deep") from error
+    except RegexError as error:
+        raise ConstraintError(f"keyword 'pattern' can't be enforced: {error}", "") from error
+    if text is None:
+        raise ConstraintError("it allows no value", "")
+    return text
