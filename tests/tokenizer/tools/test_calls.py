@@ -10,7 +10,9 @@ from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.grammar.composite import Composite
 from radixserve_tokenizer.programs.transcript import TextModel
 from radixserve_tokenizer.text.template import ChatTemplate
-from radixserve_tokenizer.tools.jsonformats import SmolLM2
+from radixserve_tokenizer.tools.jsonformats import Hermes, SmolLM2
+from radixserve_tokenizer.tools.marks import Mark
+from radixserve_tokenizer.tools.reasoning import ReasoningMarks
 from tests.tokenizer.programs.harness import TEMPLATE, CompileFailed, FakeCompiler, World, encode, says, text_model, tokenizer
 
 WEATHER = wire.ToolSpec(
@@ -214,3 +216,65 @@ def test_a_model_without_a_format_says_so() -> None:
     )
     failed = w.one(wire.Failed)
     assert (failed.status, failed.code) == (400, "unsupported")
+
+
+# ---- reasoning -----------------------------------------------------------------------------------------------------
+
+THINKS = TEMPLATE.replace("assistant\n{% endif %}", "assistant\n{% if enable_thinking %}<think>\n{% endif %}{% endif %}")
+
+
+def thinking(*, opens: bool = False) -> World:
+    source = THINKS.replace("enable_thinking", "true" if opens else "false")
+    format = Hermes(tokenizer().special)
+    marks = ReasoningMarks(Mark("<think>"), Mark("</think>"))
+    w = World(text=TextModel(tokenizer(), ChatTemplate(source, tokenizer(), format), format, marks))
+    return w.send(
+        wire.Open(program=0, seed=1),
+        wire.Append(program=0, op=0, branch=0, parts=(wire.Text(text="<think> hello"),), role="user"),
+        wire.Tools(program=0, op=1, branch=0, tools=(WEATHER,)),
+    )
+
+
+HERMES_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("opens", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_reasoning_is_told_apart(opens: bool, stream: bool) -> None:
+    w = thinking(opens=opens)
+    begin = "" if opens else "<think>"
+    w.runtime.scripts.append(says(f"{begin}\nHm, <tool_call>?", "\n</thi", "nk>\n\n", HERMES_CALL))
+    w.send(gen(2, tool_use=wire.ToolUse(), stream=stream))
+    done = w.one(wire.Done)
+    assert (done.reasoning, done.value, done.finish_reason) == ("Hm, <tool_call>?", "", "tool_calls")
+    assert [call.arguments for call in done.calls] == ['{"city": "Oslo"}']
+    if stream:
+        assert "".join(delta.reasoning for delta in w.of(wire.Delta)) == done.reasoning
+        assert [id for delta in w.of(wire.Delta) for id in delta.token_ids] == list(done.token_ids)
+
+
+def test_reasoning_stays_in_the_text_where_it_is_not_parsed() -> None:
+    w = thinking()
+    w.runtime.scripts.append(says("<think>a</think>b"))
+    w.send(gen(2, parse_reasoning=False))
+    done = w.one(wire.Done)
+    assert (done.reasoning, done.value) == ("", "<think>a</think>b")
+
+
+def test_a_second_generation_of_a_turn_goes_on_where_the_first_ended() -> None:
+    w = thinking(opens=True)
+    w.runtime.scripts += [says("Hm", reason="length"), says(" so.</think>Yes", reason="length"), says(" <think>!")]
+    w.send(gen(2), gen(3), gen(4))
+    assert [(done.reasoning, done.value) for done in w.of(wire.Done)] == [("Hm", ""), ("so.", "Yes"), ("", " <think>!")]
+
+
+@pytest.mark.parametrize(("opens", "parse", "has_part"), [(True, True, True), (False, True, True), (True, False, False)])
+def test_a_constraint_applies_after_reasoning(opens: bool, parse: bool, has_part: bool) -> None:
+    w = thinking(opens=opens)
+    constraint = wire.Constraint(kind="regex", source="(yes|no)")
+    w.send(gen(2, constraint=constraint, parse_reasoning=parse))
+    (asked,) = w.compiler.submitted
+    assert isinstance(asked, Composite) == has_part
+    if isinstance(asked, Composite):
+        assert asked.parts[0].label == "constraint"
+        assert ("?" in asked.text.partition("reasoning ::= ")[2].partition("\n")[0]) == (not opens)

@@ -13,7 +13,9 @@ from radixserve_tokenizer.protocol import Constraint, ToolSpec, ToolUse
 from radixserve_tokenizer.text.tokenizer import Control, TextTokenizer
 from radixserve_tokenizer.tools.choose import FORMATS
 from radixserve_tokenizer.tools.errors import ToolError
+from radixserve_tokenizer.tools.marks import Mark
 from radixserve_tokenizer.tools.plan import OutputPlan, plan_output
+from radixserve_tokenizer.tools.reasoning import ReasoningMarks
 from radixserve_tokenizer.tools.toolset import ToolSet, read_tools
 from tests.tokenizer.programs.harness import tokenizer as small_tokenizer
 from tests.tokenizer.tools.conftest import EOS, SPECIAL, VOCABULARY
@@ -21,6 +23,7 @@ from tests.tokenizer.tools.conftest import EOS, SPECIAL, VOCABULARY
 if TYPE_CHECKING:
     from radixserve_tokenizer.tools.format import ToolFormat
     from radixserve_tokenizer.tools.reader import OutputReader
+    from radixserve_tokenizer.tools.reasoning import Stage
     from tests.tokenizer.tools.conftest import Sentences
 
 WEATHER: dict[str, Any] = {
@@ -146,3 +149,67 @@ def test_the_compiler_names_the_tool_and_the_place(sentences: Sentences) -> None
         compile()
     for words in ("'odd'", "/properties/x", "$ref"):
         assert words in str(error.value)
+
+
+@pytest.mark.parametrize("is_token", [True, False])
+@pytest.mark.parametrize("stage", ["start", "inside", "after"])
+def test_reasoning_comes_before_what_a_grammar_asks_for(sentences: Sentences, stage: Stage, is_token: bool) -> None:
+    open_id, close_id = (SPECIAL["<think>"], SPECIAL["</think>"]) if is_token else (-1, -1)
+    marks = ReasoningMarks(Mark("<think>", open_id), Mark("</think>", close_id))
+    constraint = Constraint(kind="regex", source="(yes|no)")
+    for use in (None, ToolUse()):
+        format = FORMATS["mistral_args"](SPECIAL)
+        wanted = plan_output(constraint, use, tools(), format, marks, stage)
+        assert wanted.grammar is not None
+        begin: list[str | int] = {"start": [open_id if is_token else "<think>"], "inside": [], "after": []}[stage]
+        thought = [*begin, "\nHm {no} é\n", close_id if is_token else "</think>", "\n\n"]
+        can_think = stage != "after"
+        assert sentences.accepts(wanted.grammar, [*thought, "yes"]) == can_think
+        assert not sentences.accepts(wanted.grammar, [*thought, "maybe"])
+        assert not sentences.accepts(wanted.grammar, [*begin, "yes"] if can_think else "maybe")
+        assert sentences.accepts(wanted.grammar, "no") == (stage != "inside")
+        call: list[str | int] = [SPECIAL["[TOOL_CALLS]"], "stop", SPECIAL["[ARGS]"], "{}"]
+        assert sentences.accepts(wanted.grammar, [*(thought if can_think else []), *call]) == (use is not None)
+
+
+@pytest.mark.parametrize(
+    ("format", "constraint", "clashes"),
+    [
+        ("hermes", Constraint(kind="regex", source="<b>.*"), True),
+        ("hermes", Constraint(kind="regex", source="(a|[^a])b"), True),
+        ("hermes", Constraint(kind="regex", source="x?y*<"), True),
+        ("hermes", Constraint(kind="regex", source="(yes|no)<"), False),
+        ("hermes", Constraint(kind="choice", source='["a", "<b"]'), True),
+        ("hermes", Constraint(kind="choice", source='["a", "b<"]'), False),
+        ("hermes", Constraint(kind="ebnf", source='root ::= "a"'), True),
+        ("hermes", Constraint(kind="json_object"), False),
+        ("mistral", Constraint(kind="regex", source=".*"), False),
+        ("llama3", Constraint(kind="json_object"), False),
+    ],
+)
+def test_a_constraint_that_could_begin_like_a_call_is_refused(format: str, constraint: Constraint, clashes: bool) -> None:
+    def make() -> OutputPlan:
+        return plan_output(constraint, ToolUse(), tools(), FORMATS[format](SPECIAL), None, "after")
+
+    if clashes:
+        with pytest.raises(ToolError, match="begin like a call"):
+            make()
+    else:
+        assert make().use == "beside"
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}}, "$ref"),
+        ({"type": "object", "properties": {"a>b": {}}}, "name"),
+        ({"anyOf": [{"type": "object"}]}, "one by one"),
+        ({"type": "object", "minProperties": 1}, "minProperties"),
+        ({"type": "object", "properties": {}, "required": ["a"]}, "required"),
+    ],
+)
+def test_what_qwen3_coder_can_not_write_is_refused(schema: dict[str, Any], words: str) -> None:
+    odd = read_tools([ToolSpec(name="odd", parameters=json.dumps(schema))])
+    with pytest.raises(ToolError, match="odd") as error:
+        plan_output(None, ToolUse(mode="required"), odd, FORMATS["qwen3_coder"]({}), None, "after")
+    assert words in error.value.message

@@ -7,10 +7,12 @@ control token.
 from __future__ import annotations
 
 import hashlib
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from radixserve_tokenizer.text.errors import TemplateError
+from radixserve_tokenizer.text.inputs import quote_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.text.jinja import Renderer
 
 _PROBE = "\U000f0000"
+#: The probe as it is rendered, plain or through `tojson`.
+_SHOWN = re.compile(f"[{_PROBE}{quote_inputs(_PROBE)}]")
 _USER = {"role": "user", "content": "u"}
 _LONG_ID, _SHORT_ID = "call_probe_1", "callprob1"
 
@@ -63,9 +67,10 @@ def probe_support(renderer: Renderer) -> ToolSupport:
 
 def _shows(renderer: Renderer, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> bool:
     try:
-        return _PROBE in renderer.render(messages, now=datetime.now().astimezone(), add_generation_prompt=True, tools=tools)
+        rendered = renderer.render(messages, now=datetime.now().astimezone(), add_generation_prompt=True, tools=tools)
     except TemplateError:
         return False
+    return _SHOWN.search(rendered) is not None
 
 
 def _shows_tools(renderer: Renderer) -> bool:
