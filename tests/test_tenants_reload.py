@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from click.testing import CliRunner, Result
 
+from radixserve.cli import main
 from radixserve.config import ServeConfig
 from radixserve.launcher.child import Child
 from radixserve.launcher.reload import TenantsWatch, write_update
@@ -127,3 +129,20 @@ def test_a_process_that_is_restarted_has_the_new_tenants(tmp_path: Path) -> None
             assert msgspec.json.decode(file.read(), type=tuple[TenantConfig, ...]) == settings.tenants
     finally:
         supervisor.stop()
+
+
+def test_the_command_checks_the_file_and_touches_it(watched: Watched) -> None:
+    def reload() -> Result:
+        return CliRunner().invoke(main, ["tenant", "reload", "--file", str(watched.path)])
+
+    before = watched.path.stat().st_mtime_ns
+    result = reload()
+    assert result.exit_code == 0
+    assert "1 tenants" in result.output
+    assert watched.path.stat().st_mtime_ns != before
+    watched.write(A + "weight = 0\n")
+    result = reload()
+    assert result.exit_code == 1
+    assert "weight must be" in result.output
+    watched.path.unlink()
+    assert "No such file" in reload().output

@@ -1,7 +1,8 @@
-"""`radixserve tenant add | list | rotate`. A new key is the only thing on standard output, and it is shown once."""
+"""`radixserve tenant add | rotate | reload | list`. A new key is the only thing on standard output, and it is shown once."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import click
 
 from radixserve.tenants import fields
 from radixserve.tenants.edit import add_tenant, replace_hashes
-from radixserve.tenants.file import TenantsFileError, parse_tenants
+from radixserve.tenants.file import TenantsFileError, load_tenants, parse_tenants
 from radixserve.tenants.keys import hash_key, new_key
 from radixserve.tenants.store import update
 
@@ -100,6 +101,20 @@ def rotate(name: str, path: Path, keep_old: bool) -> None:
     key = new_key()
     _update(path, lambda text: replace_hashes(text, name, hash_key(key), keep_old=keep_old))
     _hand_out(key, f"the new key of tenant {name!r}, which is not shown again:")
+
+
+@tenant.command("reload")
+@_file_option
+def reload_tenants(path: Path) -> None:
+    """Check the file after a change by hand, and have a running server read it again."""
+    try:
+        count = len(load_tenants(path).tenants)
+        os.utime(path)
+    except TenantsFileError as error:
+        raise click.ClickException(f"{error}; a running server keeps its tenants as they are") from error
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror or error}") from error
+    click.echo(f"{path} is good: {count} tenants; a running server takes them over within a few seconds")
 
 
 @tenant.command("list")
