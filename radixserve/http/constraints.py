@@ -22,6 +22,7 @@ _OLDER = {
     "guided_choice": "choice",
     "guided_grammar": "grammar",
 }
+_CLOSED = "disable_additional_properties"
 _UNSUPPORTED = ("structural_tag", "guided_decoding_backend", "guided_whitespace_pattern", "whitespace_pattern")
 
 
@@ -82,7 +83,7 @@ def _structured(body: dict[str, Any]) -> list[Asked]:
         if not isinstance(structured, dict):
             raise BadRequestError("'structured_outputs' must be an object.", param="structured_outputs", code="invalid_type")
         for name, value in cast("dict[str, Any]", structured).items():
-            if value is None or value is False:
+            if value is None or value is False or name == _CLOSED:
                 continue
             path = f"structured_outputs.{name[:60]}"
             if name not in _FORMS:
@@ -96,13 +97,27 @@ def _structured(body: dict[str, Any]) -> list[Asked]:
     forms += [
         (older, form, body[older]) for older, form in _OLDER.items() if body.get(older) is not None and body[older] is not False
     ]
-    return [Asked(path, _form(form, value, path)) for path, form, value in forms]
+    is_open = _is_open(structured)
+    return [Asked(path, _form(form, value, path, is_open=is_open)) for path, form, value in forms]
 
 
-def _form(form: str, value: Any, path: str) -> Constraint:
+def _is_open(structured: Any) -> bool:
+    """Whether properties that a schema says nothing of may be written; raises `BadRequestError`."""
+    closed = structured.get(_CLOSED) if isinstance(structured, dict) else None
+    if closed is None or closed is True:
+        return False
+    path = f"structured_outputs.{_CLOSED}"
+    if closed is not False:
+        raise BadRequestError(f"'{path}' must be true or false.", param=path, code="invalid_type")
+    if cast("dict[str, Any]", structured).get("json") is None:
+        raise BadRequestError(f"'{path}' needs a schema in 'structured_outputs.json'.", param=path, code="invalid_value")
+    return True
+
+
+def _form(form: str, value: Any, path: str, *, is_open: bool) -> Constraint:
     match form:
         case "json":
-            return schema_constraint(_parsed(value, path), path)
+            return schema_constraint(_parsed(value, path), path, is_open=is_open)
         case "json_object":
             if value is not True:
                 raise BadRequestError(f"'{path}' must be true or false.", param=path, code="invalid_type")
@@ -125,14 +140,14 @@ def _parsed(value: Any, path: str) -> Any:
         raise BadRequestError(f"'{path}' is not valid JSON: {error}.", param=path, code="invalid_json_schema") from error
 
 
-def schema_constraint(schema: Any, path: str) -> Constraint:
+def schema_constraint(schema: Any, path: str, *, is_open: bool = False) -> Constraint:
     """A JSON Schema as a constraint; `path` is where the request has it."""
     if not isinstance(schema, dict):
         raise BadRequestError(
             f"'{path}' must be a JSON Schema object, not {show(schema)}.", param=path, code="invalid_json_schema"
         )
     try:
-        return Constraint(kind="json_schema", source=orjson.dumps(schema).decode())
+        return Constraint(kind="open_json_schema" if is_open else "json_schema", source=orjson.dumps(schema).decode())
     except orjson.JSONEncodeError as error:  # the only thing that can be read and not be written
         raise BadRequestError(f"'{path}' nests too deep.", param=path, code="invalid_json_schema") from error
 

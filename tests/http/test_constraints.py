@@ -104,6 +104,14 @@ def test_a_compiler_that_is_away_is_a_503(api, fake):
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
         ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
+        (
+            {"structured_outputs": {"json": {}, "disable_additional_properties": 1}},
+            "structured_outputs.disable_additional_properties",
+        ),
+        (
+            {"structured_outputs": {"regex": "a", "disable_additional_properties": False}},
+            "structured_outputs.disable_additional_properties",
+        ),
     ],
 )
 def test_what_is_no_constraint(api, fake, path, more, param):
@@ -132,3 +140,10 @@ def test_a_schema_that_nests_too_deep_to_be_sent_on(api, fake):
         True,
     )
     assert fake.channels == []
+
+
+def test_whether_undeclared_properties_may_be_written(api, fake):
+    schema = {"properties": {"a": {}}}
+    for closed, kind in [(True, "json_schema"), (None, "json_schema"), (False, "open_json_schema")]:
+        asked = {"json": schema, "disable_additional_properties": closed}
+        assert sent(api, fake, structured_outputs=asked).kind == kind
