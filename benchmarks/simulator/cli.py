@@ -12,13 +12,13 @@ from .plot import svg
 from .report import table, waiting_table, workload_text
 from .run import Study
 from .scaling import TraceOptions
-from .settings import POLICIES, Flood, Machine, Settings
+from .settings import VARIANTS, Flood, Machine, Settings
 
 if TYPE_CHECKING:
     from typing import Protocol
 
     from .report import Result
-    from .settings import Policy
+    from .settings import Variant
 
     class Group(Protocol):
         """What is needed of argparse's group, whose class has no public name."""
@@ -40,7 +40,9 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--trace", type=Path, required=True, help="file to replay")
     options.add_argument(
-        "--policy", default="fcfs,lpm,vtc,dlpm", help=f"some of {', '.join(POLICIES)}; each is run on the same workload"
+        "--policy",
+        default="fcfs,lpm,vtc,dlpm",
+        help=f"some of {', '.join(VARIANTS)}; each is run on the same workload. flat: dlpm without levels; srpt: knows what every program has left",
     )
     options.add_argument(
         "--requests",
@@ -96,6 +98,8 @@ def _add_machine(group: Group) -> None:
     group.add_argument(
         "--ageing", type=float, default=defaults.ageing_s, help="seconds after which a waiting request isn't passed over"
     )
+    group.add_argument("--quantum", type=float, default=defaults.quantum, help="charge units of a tenant's turn")
+    group.add_argument("--level-unit", type=float, default=defaults.level_unit, help="charge units of a program's first level")
 
 
 def _add_pressure(group: Group) -> None:
@@ -127,6 +131,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
             max_running=arguments.max_running,
             max_batch_tokens=arguments.max_batch_tokens,
             ageing_s=arguments.ageing,
+            quantum=arguments.quantum,
+            level_unit=arguments.level_unit,
             itl_target_ms=arguments.itl_target_ms,
         ),
         load=arguments.load,
@@ -150,12 +156,12 @@ def _cost(text: str) -> StepCost:
     return StepCost(*parts)
 
 
-def _policies(text: str) -> list[Policy]:
+def _policies(text: str) -> list[Variant]:
     names = text.split(",")
     for name in names:
-        if name not in POLICIES:
-            raise ValueError(f"--policy knows {', '.join(POLICIES)}, not {name!r}")
-    return [policy for policy in POLICIES if policy in names]
+        if name not in VARIANTS:
+            raise ValueError(f"--policy knows {', '.join(VARIANTS)}, not {name!r}")
+    return [policy for policy in VARIANTS if policy in names]
 
 
 def main(arguments: list[str] | None = None) -> int:

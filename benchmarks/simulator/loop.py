@@ -33,6 +33,8 @@ class Progress:
     program: Program
     stage: int = 0
     num_open_chains: int = 0
+    left_units: float = 0.0
+    """What its requests that have not ended need at least, in charge units without the context's."""
     thinking_s: float = 0.0
     """Pauses so far; of a stage's chains, those of the one that ended last."""
 
@@ -45,6 +47,7 @@ class Call:
     progress: Progress
     chain: Chain
     index: int
+    sent_s: float
     sequence: Sequence
     output: list[int]
     num_ideal_tokens: int
@@ -105,7 +108,9 @@ class Simulation:
         watcher: Watcher,
         leasing: Leasing | None = None,
         background: Iterator[Program] | None = None,
+        knows_the_future: bool = False,
     ) -> None:
+        """`knows_the_future`: sequences arrive in order of what their programs have left, so that first come first served means shortest first."""
         self._scheduler = scheduler
         self._clock = clock
         self._cost = cost
@@ -114,6 +119,7 @@ class Simulation:
         self._leasing: Leasing = leasing or NoLeases()
         self._agenda = Agenda()
         self._background = background
+        self._knows_the_future = knows_the_future
         self._calls: dict[Sequence, Call] = {}
         self._num_calls = 0
         self._num_open = 0
@@ -180,7 +186,8 @@ class Simulation:
     def _begin(self, program: Program, time_s: float) -> None:
         self._expect_program()
         self._watcher.program_began(program, self._clock())
-        self._begin_stage(Progress(program), time_s)
+        left_units = sum(_units(request) for request in program.session.requests())
+        self._begin_stage(Progress(program, left_units=left_units), time_s)
 
     def _begin_background(self, program: Program, time_s: float) -> None:
         self._expect_background()
@@ -212,7 +219,7 @@ class Simulation:
             tenant=program.tenant,
             program=program.conversation,
             priority=program.priority,
-            arrival_s=time_s,
+            arrival_s=progress.left_units if self._knows_the_future else time_s,
             status=Status.WAITING,
         )
         unshared, program.num_unshared = program.num_unshared, 0
@@ -222,6 +229,7 @@ class Simulation:
             progress=progress,
             chain=chain,
             index=index,
+            sent_s=time_s,
             sequence=sequence,
             output=program.numbering.output(request, after),
             num_ideal_tokens=new + request.num_output_tokens - 1,
@@ -236,6 +244,7 @@ class Simulation:
         del self._calls[call.sequence]
         self._watcher.call_ended(call, self._clock())
         progress = call.progress
+        progress.left_units -= _units(call.request)
         if call.index + 1 < len(call.chain):
             if call.request.is_extended:
                 self._leasing.paused(call)
@@ -251,3 +260,8 @@ class Simulation:
         else:
             self._num_open -= not progress.program.is_background
             self._watcher.program_ended(progress, self._clock())
+
+
+def _units(request: Request) -> float:
+    """Charge units that it takes with a cache without limit, leaving the context aside."""
+    return request.num_new_tokens + 2.0 * request.num_output_tokens

@@ -79,8 +79,8 @@ class Recorder:
         sequence = call.sequence
         self._charges.ended(sequence)
         part = self._part[sequence.tenant]
-        self.ttft_s[sequence.priority, part].add(sequence.first_token_s - sequence.arrival_s)
-        self.queued_s.add(sequence.first_scheduled_s - sequence.arrival_s)
+        self.ttft_s[sequence.priority, part].add(sequence.first_token_s - call.sent_s)
+        self.queued_s.add(sequence.first_scheduled_s - call.sent_s)
         self.calls[self._index[sequence.tenant]] += 1
         self.num_calls += 1
         self.num_prompt_tokens += sequence.num_prompt_tokens
@@ -95,7 +95,7 @@ class Recorder:
         self.busy_s += now_s - planned_s
         charges: dict[int, float] = {self._index[name]: charge for name, charge in self._charges.of_step(plan).items()}
         began, ended, started = self._waits.stepped(plan)
-        self._ageing.stepped(plan.preempted, started, planned_s)
+        self._ageing.stepped(plan, started, planned_s)
         self.gap.set_backlogged(began, True)
         # The step in which a tenant's last waiting sequence started still belongs to its backlog.
         self.gap.charge(charges)

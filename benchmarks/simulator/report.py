@@ -60,7 +60,7 @@ class Result:
     num_overdue: int
     """Requests that waited beyond the ageing time for their first slot."""
     num_late: int
-    """Of these, how many were admitted later than ageing promises."""
+    """How often one that had waited for longest, and whose turn it was, was passed over by another of its tenant."""
     completion_s: Summary
     engine_s: Summary
     """Completion without the programs' own pauses."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from radixserve_runtime.cache.pages import PagePool
@@ -26,7 +27,7 @@ from .workload import Arrivals, Workload
 if TYPE_CHECKING:
     from .report import Result
     from .sessions import Trace
-    from .settings import Policy, Settings
+    from .settings import Machine, Settings, Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +59,22 @@ class Study:
         )
         return Study(settings, trace, capacity, tenants, workload)
 
-    def run(self, policy: Policy, leases: bool = False) -> Result:
+    def run(self, policy: Variant, leases: bool = False) -> Result:
         """Simulate until every program has ended."""
         settings, machine, before_s = self.settings, self.settings.machine, time.process_time()
         members = self._members()
         clock = VirtualClock()
         pool = PagePool(machine.kv_tokens // machine.page_size_tokens, machine.page_size_tokens)
         cache = RadixCache(pool)
-        config = SchedulerConfig(
-            max_batch_tokens=machine.max_batch_tokens,
-            max_running=machine.max_running,
-            itl_target_ms=machine.itl_target_ms,
-            ageing_s=machine.ageing_s,
-            policy=policy,
-            tenants={member.name: member.weight for member in members},
-        )
+        config = _config(policy, machine, {member.name: member.weight for member in members})
         scheduler = Scheduler(config, cache, pool, clock)
-        recorder = Recorder(members, Charges(config.charge), AgeingCheck(machine.ageing_s, policy in ("vtc", "dlpm")))
+        recorder = Recorder(
+            members, Charges(config.charge), AgeingCheck(config.ageing_s, _takes_turns(policy), lambda: cache.num_evicted_pages)
+        )
         ids = self.workload.ids()
         flood = flood_programs(settings.flood, machine, self.capacity.batch, ids, settings.seed) if settings.flood.load else None
         leasing = ToolLeases(cache, clock, settings.lease_ttl_s) if leases else NoLeases()
-        Simulation(scheduler, clock, machine.cost, self.workload(ids), recorder, leasing, flood).run()
+        Simulation(scheduler, clock, machine.cost, self.workload(ids), recorder, leasing, flood, policy == "srpt").run()
         return recorder.result(
             policy=policy,
             leases=leases,
@@ -86,7 +82,7 @@ class Study:
             makespan_s=clock(),
             preemptions=scheduler.counters.num_preemptions,
             evicted_pages=cache.num_evicted_pages,
-            quantum=config.quantum if policy in ("vtc", "dlpm") else None,
+            quantum=config.quantum if _takes_turns(policy) else None,
             cpu_s=time.process_time() - before_s,
         )
 
@@ -96,3 +92,27 @@ class Study:
             Member(name, self.tenants.part(name), weights[index % len(weights)]) for index, name in enumerate(self.tenants.names)
         ]
         return [*members, Member(FLOOD_TENANT, FLOOD_TENANT, 1.0)] if self.settings.flood.load else members
+
+
+def _takes_turns(policy: Variant) -> bool:
+    return policy not in ("fcfs", "lpm", "srpt")
+
+
+def _config(policy: Variant, machine: Machine, weights: dict[str, float]) -> SchedulerConfig:
+    """The scheduler's settings for a variant."""
+    config = SchedulerConfig(
+        max_batch_tokens=machine.max_batch_tokens,
+        max_running=machine.max_running,
+        itl_target_ms=machine.itl_target_ms,
+        ageing_s=machine.ageing_s,
+        quantum=machine.quantum,
+        level_unit=machine.level_unit,
+        tenants=weights,
+    )
+    match policy:
+        case "flat":
+            return replace(config, policy="dlpm", level_unit=math.inf)
+        case "srpt":
+            return replace(config, policy="fcfs", window=1 << 30, ageing_s=math.inf)
+        case _:
+            return replace(config, policy=policy)

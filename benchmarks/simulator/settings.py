@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 Policy: TypeAlias = Literal["fcfs", "lpm", "vtc", "dlpm"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+Variant: TypeAlias = Policy | Literal["flat", "srpt"]
+"""What can be simulated: the policies; `flat`, which is `dlpm` without levels of attained service; and `srpt`, which knows
+what every program has left to compute and serves the least first, as nobody can: a limit to compare with."""
+VARIANTS: tuple[Variant, ...] = (*POLICIES, "flat", "srpt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class Machine:
     max_running: int = 64
     max_batch_tokens: int = 512
     ageing_s: float = 10.0
+    quantum: float = 512.0
+    level_unit: float = 1024.0
     itl_target_ms: float = 0.0
 
 

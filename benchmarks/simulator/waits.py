@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 from .tenants import CLASSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from radixserve_runtime.scheduler.plan import StepPlan
+    from radixserve_runtime.scheduler.plan import Chunk, StepPlan
     from radixserve_runtime.scheduler.sequence import Sequence
+
+#: Of so many admissions of a tenant that has overdue sequences one is for these.
+EVERY = 4
 
 
 class WaitingTable:
@@ -51,22 +54,31 @@ class _Line:
 
     young: tuple[dict[Sequence, float], ...] = field(default_factory=lambda: ({}, {}, {}))
     """By class, when they become overdue, in that order."""
-    overdue: dict[Sequence, tuple[int, int]] = field(default_factory=dict["Sequence", tuple[int, int]])
-    """How many others were overdue when it became so, and how many admissions there had been."""
-    num_admissions: int = 0
+    overdue: dict[Sequence, None] = field(default_factory=dict["Sequence", None])
+    """In the order in which they became so."""
+    num_passed: int = EVERY - 1
+    """Admissions of others since the last one for being overdue."""
+    num_given_tokens: int = 0
+    paid_at: int = 0
+    """Tokens by which the last overdue admission is paid for."""
 
 
 class AgeingCheck:
-    """Counts what breaks the promise of docs/fairness.md: when n others are overdue already, it is among the next 4 (n + 1) admissions of its tenant."""
+    """Counts what breaks the promise of docs/fairness.md: whose turn it is, for having been overdue for longest, is passed over by no other of its tenant.
 
-    def __init__(self, ageing_s: float, by_tenant: bool) -> None:
+    It is such a one's turn when three others have been admitted since the last; and, once the cache has evicted anything, not before the tenant
+    was given four times what the last one had to compute to begin.
+    """
+
+    def __init__(self, ageing_s: float, by_tenant: bool, num_evicted: Callable[[], int] = lambda: 0) -> None:
         self._ageing_s = ageing_s
         self._by_tenant = by_tenant
+        self._num_evicted = num_evicted
         self._lines: dict[str, _Line] = {}
         self.num_overdue = 0
         """Sequences that started overdue."""
         self.num_late = 0
-        """Of these, how many came later than was promised."""
+        """How often one was passed over against the promise."""
 
     def _line(self, sequence: Sequence) -> _Line:
         return self._lines.setdefault(sequence.tenant if self._by_tenant else "", _Line())
@@ -76,20 +88,33 @@ class AgeingCheck:
         rank = CLASSES.index(sequence.priority)
         self._line(sequence).young[rank][sequence] = now_s + self._ageing_s * max(1, rank)
 
-    def stepped(self, preempted: Iterable[Sequence], started: Iterable[Sequence], planned_s: float) -> None:
-        """Some lost their slots and others got one in the step that was planned at this time, both in order."""
-        for sequence in preempted:
+    def stepped(self, plan: StepPlan, started: Iterable[Sequence], planned_s: float) -> None:
+        """A step that was planned at this time: some of its sequences got their slots in it, in this order."""
+        for sequence in plan.preempted:
             self.added(sequence, planned_s)
-        for sequence in started:
-            line = self._line(sequence)
-            self._age(line, planned_s)
-            line.num_admissions += 1
-            for young in line.young:
-                young.pop(sequence, None)
-            older, before = line.overdue.pop(sequence, (-1, 0))
-            if older >= 0:
-                self.num_overdue += 1
-                self.num_late += line.num_admissions - before > 4 * (older + 1)
+        new = set(started)
+        for chunk in plan.chunks:
+            line = self._line(chunk.sequence)
+            if chunk.sequence in new:
+                self._age(line, planned_s)
+                self._admitted(line, chunk)
+            line.num_given_tokens += chunk.count
+
+    def _admitted(self, line: _Line, chunk: Chunk) -> None:
+        sequence = chunk.sequence
+        for young in line.young:
+            young.pop(sequence, None)
+        first = next(iter(line.overdue), None)
+        if sequence in line.overdue:
+            self.num_overdue += 1
+            del line.overdue[sequence]
+        if first is sequence:
+            line.num_passed = 0
+            num_uncached_tokens = sequence.num_tokens - chunk.start if self._num_evicted() else 0
+            line.paid_at = line.num_given_tokens + EVERY * num_uncached_tokens
+        elif first is not None:
+            self.num_late += line.num_passed >= EVERY - 1 and line.num_given_tokens >= line.paid_at
+            line.num_passed += 1
 
     @staticmethod
     def _age(line: _Line, now_s: float) -> None:
@@ -99,5 +124,5 @@ class AgeingCheck:
             due_s, sequence, young = min(dues, key=itemgetter(0), default=(math.inf, None, None))
             if sequence is None or young is None or due_s > now_s:
                 return
-            line.overdue[sequence] = (len(line.overdue), line.num_admissions)
+            line.overdue[sequence] = None
             del young[sequence]

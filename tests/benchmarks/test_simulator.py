@@ -26,6 +26,7 @@ from benchmarks.simulator.waits import AgeingCheck
 from radixserve_runtime.cache.pages import PagePool
 from radixserve_runtime.cache.radix import RadixCache
 from radixserve_runtime.scheduler.config import SchedulerConfig
+from radixserve_runtime.scheduler.plan import Chunk, StepPlan
 from radixserve_runtime.scheduler.scheduler import Scheduler
 from radixserve_runtime.scheduler.sequence import Sequence
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from benchmarks.simulator.loop import Call, Progress
     from benchmarks.simulator.workload import Program
-    from radixserve_runtime.scheduler.plan import StepPlan
 
 
 def request(
@@ -362,21 +362,27 @@ def test_the_gap_is_the_range_of_the_difference_while_both_wait() -> None:
 
 
 def test_ageing_is_checked_against_its_promise() -> None:
-    check = AgeingCheck(10.0, by_tenant=True)
-    waiting = [Sequence(number, [1], 1, 1, tenant="a") for number in range(20)]
+    evicted = [0]
+    check = AgeingCheck(10.0, True, lambda: evicted[0])
+    waiting = [Sequence(number, [1] * 100, 100, 1, tenant="a") for number in range(30)]
     for number, sequence in enumerate(waiting):
         check.added(sequence, number / 10)
-    check.stepped([], waiting[10:14], 5.0)
-    assert (check.num_overdue, check.num_late) == (0, 0)
-    check.stepped([], waiting[16:19], 20.0)
-    check.stepped([], waiting[:1], 20.0)  # the fourth: as promised
-    assert (check.num_overdue, check.num_late) == (4, 0)
-    check.stepped([], [*waiting[2:8], waiting[1]], 21.0)  # the second has one older one: the eleventh admission is too late
-    assert (check.num_overdue, check.num_late) == (11, 1)
-    check.stepped(waiting[2:3], waiting[8:10], 22.0)  # what lost its slot is not older than those that wait already
-    check.stepped([], [waiting[14], waiting[15], waiting[19]], 31.0)
-    check.stepped([], waiting[2:3], 32.0)
-    assert (check.num_overdue, check.num_late) == (17, 1)
+
+    def start(time_s: float, *numbers: int, preempted: tuple[Sequence, ...] = ()) -> tuple[int, int]:
+        chunks = tuple(Chunk(waiting[number], 40, 10) for number in numbers)
+        check.stepped(StepPlan(chunks, (), preempted), [chunk.sequence for chunk in chunks], time_s)
+        return check.num_overdue, check.num_late
+
+    assert start(5.0, 10, 11, 12, 13) == (0, 0)
+    assert start(20.0, 0) == (1, 0)
+    assert start(20.0, 16, 17, 18, 1) == (5, 0)  # the fourth: as promised
+    assert start(21.0, 2, 5, 6, 7) == (9, 0)
+    assert start(21.0, 8) == (10, 1)  # 3 was due
+    assert start(22.0, 3, preempted=(waiting[2],)) == (11, 1)  # who lost its slot now waits behind the others
+    evicted[0] = 1
+    assert start(22.0, 4) == (12, 1)
+    assert start(23.0, *range(19, 30)) == (23, 1)  # what 4 had to compute, 60 tokens, is not a quarter yet
+    assert start(23.0, 14) == (24, 1)
 
 
 def test_series_merge_when_time_goes_on() -> None:

@@ -38,6 +38,8 @@ class Tenant:
     charge: float = 0.0
     """Charge units since it is known, not divided by the weight."""
     kv_token_s: float = 0.0
+    num_computed_tokens: int = 0
+    """Whatever was computed for it, charged or not."""
     num_running: int = 0
     num_waiting: int = 0
     num_waiting_uncached_tokens: int = 0
@@ -64,6 +66,10 @@ class Program:
     service: float = 0.0
     level: int = 0
     num_tracked: int = 0
+    context_tokens: int = 0
+    """The longest of its contexts that was computed."""
+    evictions_seen: int = 0
+    """Pages that the cache had evicted by when it last had KV of it for sure."""
     waiting: dict[Sequence, None] = field(default_factory=dict["Sequence", None])
 
 
@@ -80,6 +86,8 @@ class Accounts:
         self._programs: dict[tuple[str, int], Program] = {}
         self._idle_programs: OrderedDict[tuple[str, int], Program] = OrderedDict()
         self._last_waited: Tenant | None = None
+        self.num_computed_tokens = 0
+        """Of all tenants."""
 
     def tenants(self) -> Iterable[Tenant]:
         """All that are remembered, the idle first."""

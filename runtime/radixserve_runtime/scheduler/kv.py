@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from radixserve_runtime.cache.node import TokenRun
     from radixserve_runtime.cache.pages import PagePool
     from radixserve_runtime.cache.radix import Match, RadixCache
+    from radixserve_runtime.scheduler.accounts import Program
     from radixserve_runtime.scheduler.sequence import Sequence
 
 #: Part of the pool that is free or cached while pages are plenty.
@@ -70,6 +71,15 @@ class SequencePages:
         """Whether its KV would stay in the tree for a good while if it were preempted now, as much else would be evicted before."""
         return self._cache.enabled and self._pool.num_available >= _PLENTY * self._pool.num_pages
 
+    def lost(self, sequence: Sequence, program: Program, num_cached_tokens: int) -> int:
+        """How many tokens of a waiting sequence its program had computed and must compute again, as far as can be told; none while nothing is evicted.
+
+        Another branch's context may be longer, and this one's new: then it is an overestimate.
+        """
+        if not self._cache.enabled or self._cache.num_evicted_pages == program.evictions_seen:
+            return 0
+        return max(0, min(program.context_tokens, sequence.num_tokens - 1) - num_cached_tokens)
+
     def capacity_tokens(self, sequence: Sequence, tokens: TokenRun) -> int:
         """Most tokens that it could ever have KV for: what its tenant can have, and the public pages that it begins with."""
         public = self._cache.num_public_tokens(tokens, match_limit(sequence)) // self._page_size
@@ -118,6 +128,11 @@ class SequencePages:
     def forget_own(self, sequence: Sequence) -> None:
         """Drop all that its tenant has in the cache and no sequence uses: pages that it shares with the tree alone need no copy then."""
         self._cache.drop_own(owner_of(sequence.namespace))
+
+    def remember(self, sequence: Sequence, program: Program) -> None:
+        """The cache has all that a sequence has computed."""
+        program.context_tokens = max(program.context_tokens, sequence.num_computed)
+        program.evictions_seen = self._cache.num_evicted_pages
 
     def detach(self, sequence: Sequence, tokens: TokenRun) -> None:
         """Leave what is computed in the tree and let go of everything."""

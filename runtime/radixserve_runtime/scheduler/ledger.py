@@ -28,6 +28,8 @@ class Ledger:
         """
         tracked = self._state.tracked[sequence]
         tracked.last_chunk_s = now_s
+        tracked.tenant.num_computed_tokens += end - sequence.num_computed
+        self._accounts.num_computed_tokens += end - sequence.num_computed
         start = max(sequence.num_computed, tracked.frontier)
         if end <= start:
             return

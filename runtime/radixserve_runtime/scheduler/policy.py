@@ -47,6 +47,11 @@ class Policy(Protocol):
         """How far a tenant's counter may be ahead of another's that waits, before it yields slots to it."""
         ...
 
+    @property
+    def switch_cost(self) -> float:
+        """Where the cache has lost a waiting sequence's context: by how many times what computing it again costs its tenant must be further behind, to go before others."""
+        ...
+
     def rank(self, counter: float, is_fresh: bool) -> float:
         """Order between tenants. Never falls while the counter grows and `is_fresh` stands; a fresh tenant has just returned from idleness."""
         ...
@@ -62,6 +67,7 @@ class FirstComeFirstServed:
     by_tenant = False
     by_level = False
     lead = math.inf
+    switch_cost = 0.0
 
     def rank(self, counter: float, is_fresh: bool) -> float:
         """All are equal."""
@@ -104,6 +110,8 @@ class DeficitLongestPrefixMatch:
 
     by_tenant = True
     by_level = True
+    #: One part is what it costs, so that after it the tenant is served from the cache for as much again before the others' turn comes.
+    switch_cost = 2.0
 
     def __init__(self, quantum: float) -> None:
         self._quantum = quantum

@@ -80,6 +80,7 @@ class Pressure:
         tracked = self._state.tracked[sequence]
         self._state.stop(sequence)
         tracked.num_cached_tokens, tracked.cache_version = (sequence.num_computed if self._cache.enabled else 0), -1
+        self._pages.remember(sequence, tracked.program)
         self._pages.detach(sequence, tracked.tokens)
         sequence.status = Status.WAITING
         sequence.num_preemptions += 1

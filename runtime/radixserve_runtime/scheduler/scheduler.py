@@ -66,7 +66,7 @@ class Scheduler:
         self._pages = SequencePages(cache, pool)
         self._pressure = Pressure(self._state, cache, pool, self._pages, self._ledger, config.growth_tokens)
         self._admission = Admission(self._state, cache, pool, self._pages, self._pressure, config.num_slots)
-        self._selection = Selection(self._state, policy, cache, config.ageing_s)
+        self._selection = Selection(self._state, policy, cache, self._pages, config)
         self._yielding = Yielding(self._state, policy, self._selection, self._pressure, self._pages, self._admission.fits, config)
         self._gate = make_gate(config)
         self._starved: Sequence | None = None
@@ -155,6 +155,7 @@ class Scheduler:
             return
         if sequence.status is Status.RUNNING:
             self._state.stop(sequence)
+            self._pages.remember(sequence, tracked.program)
             self._pages.detach(sequence, tracked.tokens)
         else:
             self._state.waiting.remove(sequence, tracked)

@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
     from radixserve_runtime.cache.radix import RadixCache
     from radixserve_runtime.scheduler.accounts import Program, Tenant
+    from radixserve_runtime.scheduler.config import SchedulerConfig
+    from radixserve_runtime.scheduler.kv import SequencePages
     from radixserve_runtime.scheduler.policy import Policy
     from radixserve_runtime.scheduler.sequence import Sequence
     from radixserve_runtime.scheduler.state import SchedulerState
+
+#: Where pages are scarce: part of a sequence's tokens that are in the cache if it counts as warm.
+_WARM = 0.5
 
 #: Second place of a key, after the class.
 _RUNS, _RESUMES, _NEW = -1.0, 0.0, 1.0
@@ -38,37 +43,48 @@ class _TenantLine:
         self.rest: list[Sequence] = []
         """Those that were not drawn, the first of them last; never empty while the line is in use."""
 
-    @property
-    def first(self) -> Sequence:
-        """Who is drawn next. That changes with every admission: each fourth goes to an overdue sequence."""
-        overdue = self._state.waiting.overdue(self._state.tracked[self.rest[-1]], self._now_s)
-        return self.rest[-1] if overdue is None or overdue in self._drawn or overdue not in self._candidates else overdue
-
-    def draw(self) -> Sequence:
-        """Take out the first."""
-        sequence = self.first
-        self._drawn.add(sequence)
-        return sequence
-
-    def settle(self) -> bool:
-        """After an admission; whether anything is left."""
+    def find_first(self) -> Sequence | None:
+        """Who is drawn next; None if nobody is left. That changes with every admission: each fourth goes to an overdue sequence."""
         while self.rest and self.rest[-1] in self._drawn:
             self.rest.pop()
-        return bool(self.rest)
+        if not self.rest:
+            return None
+        first = self.rest[-1]
+        overdue = self._state.waiting.overdue(self._state.tracked[first], self._now_s)
+        return first if overdue is None or overdue in self._drawn or overdue not in self._candidates else overdue
+
+    def draw(self, sequence: Sequence) -> None:
+        """Take out the first."""
+        self._drawn.add(sequence)
 
 
 class Selection:
     """Orders sequences by the policy, and by the rules that all policies share."""
 
-    def __init__(self, state: SchedulerState, policy: Policy, cache: RadixCache, ageing_s: float) -> None:
+    def __init__(
+        self, state: SchedulerState, policy: Policy, cache: RadixCache, pages: SequencePages, config: SchedulerConfig
+    ) -> None:
         self._state = state
         self._policy = policy
         self._cache = cache
-        self._ageing_s = ageing_s
+        self._pages = pages
+        self._ageing_s = config.ageing_s
+        self._prefill_charge = config.charge.prefill
 
     def rank(self, tenant: Tenant) -> float:
         """Between tenants."""
         return self._policy.rank(tenant.counter, tenant.is_fresh)
+
+    def claim(self, sequence: Sequence) -> float:
+        """The counter by which a waiting sequence's tenant is compared with others: its own, and more for what the cache has lost of the sequence."""
+        tracked = self._state.tracked[sequence]
+        lost = self._policy.switch_cost * self._prefill_charge * tracked.num_lost_tokens
+        return tracked.tenant.counter + lost / tracked.tenant.weight
+
+    def _claimed_rank(self, sequence: Sequence) -> float:
+        tenant = self._state.tracked[sequence].tenant
+        counter = self.claim(sequence) if sequence.status is Status.WAITING else tenant.counter
+        return self._policy.rank(counter, tenant.is_fresh)
 
     def entitlement(self, sequence: Sequence) -> OrderKey:
         """Order among the running: the last is preempted first. Background goes first, then whoever is most over its share, then the lower class, then the latest."""
@@ -84,16 +100,18 @@ class Selection:
             if tracked.cache_version != version:
                 match = self._cache.match(sequence.namespace, tracked.tokens, match_limit(sequence))
                 tracked.num_cached_tokens, tracked.cache_version = match.num_tokens, version
+                tracked.num_lost_tokens = self._pages.lost(sequence, tracked.program, match.num_tokens)
                 self._state.waiting.recount(sequence, tracked)
 
     def keys(self, candidates: list[Sequence]) -> dict[Sequence, OrderKey]:
         """Keys of waiting sequences within their tenants."""
+        is_scarce = self._is_scarce(candidates)
         bases: dict[Sequence, OrderKey] = {}
         firsts: dict[tuple[Program, float], OrderKey] = {}
         numbers: dict[Program, int] = {}
         for sequence in candidates:
             program = self._state.tracked[sequence].program
-            base = bases[sequence] = self._base(sequence)
+            base = bases[sequence] = self._base(sequence, is_scarce)
             group = (program, base[0])
             firsts[group] = min(firsts.get(group, base), base)
             numbers.setdefault(program, len(numbers))
@@ -105,13 +123,19 @@ class Selection:
             for program in (self._state.tracked[sequence].program,)
         }
 
-    def _base(self, sequence: Sequence) -> OrderKey:
+    def _base(self, sequence: Sequence, is_scarce: bool) -> OrderKey:
         tracked = self._state.tracked[sequence]
         resumes = _RESUMES if sequence.num_preemptions else _NEW
+        is_cold = is_scarce and tracked.num_cached_tokens < _WARM * sequence.num_tokens
         head, *rest = self._policy.key(
             priority_rank(sequence), tracked.program.level, tracked.num_cached_tokens, sequence.arrival_s
         )
-        return (head, resumes, *rest)
+        return (head, is_cold, resumes, *rest)
+
+    def _is_scarce(self, candidates: list[Sequence]) -> bool:
+        """Whether the cache has lost contexts that are wanted: then what it still has goes first, and few programs are kept alive."""
+        tracked = self._state.tracked
+        return self._policy.switch_cost > 0 and any(tracked[sequence].num_lost_tokens for sequence in candidates)
 
     def in_order(self, candidates: list[Sequence], now_s: float) -> list[Sequence]:
         """Waiting sequences, as things stand."""
@@ -137,24 +161,26 @@ class Selection:
                 lines[name] = _TenantLine(self._state, now_s, waiting)
             lines[name].rest.append(sequence)
 
-        def entry(number: int, line: _TenantLine) -> tuple[float, OrderKey, int, _TenantLine]:
-            first = line.first
-            between = self._between(first, first in running, line.rest[-1] in favoured)
-            return self.rank(self._state.tracked[first].tenant), between, number, line
+        heap: list[tuple[float, OrderKey, int, Sequence, _TenantLine]] = []
 
-        heap = [entry(number, line) for number, line in enumerate(lines.values())]
-        heapq.heapify(heap)
+        def enter(number: int, line: _TenantLine) -> None:
+            first = line.find_first()
+            if first is not None:
+                between = self._between(first, first in running, line.rest[-1] in favoured)
+                heapq.heappush(heap, (self._claimed_rank(first), between, number, first, line))
+
+        for number, line in enumerate(lines.values()):
+            enter(number, line)
         while heap:
-            rank, key, number, line = heapq.heappop(heap)
-            now = self.rank(self._state.tracked[line.rest[-1]].tenant)
+            rank, key, number, sequence, line = heapq.heappop(heap)
+            now = self._claimed_rank(sequence)
             if now > rank:
-                heapq.heappush(heap, (now, key, number, line))
+                heapq.heappush(heap, (now, key, number, sequence, line))
                 continue
-            sequence = line.draw()
+            line.draw(sequence)
             if sequence.status is Status.RUNNING or sequence not in running:  # or it was preempted meanwhile
                 yield sequence
-            if line.settle():
-                heapq.heappush(heap, entry(number, line))
+            enter(number, line)
 
     def _between(self, sequence: Sequence, runs: bool, is_favoured: bool) -> OrderKey:
         """Order among tenants of one rank."""

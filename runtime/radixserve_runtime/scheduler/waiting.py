@@ -36,14 +36,17 @@ _MAX_TENANTS = 32
 class TenantQueue:
     """The waiting sequences of one tenant, or of all if the policy knows no tenants."""
 
-    def __init__(self, tenant: Tenant | None, ageing_s: float) -> None:
+    def __init__(self, tenant: Tenant | None, accounts: Accounts, ageing_s: float) -> None:
         self.tenant = tenant
+        self._accounts = accounts
         self._after_s = tuple(ageing_s * max(1, rank) for rank in range(BACKGROUND_RANK + 1))
         self._lanes: dict[tuple[int, int], OrderedDict[Sequence, Tracked]] = {}
         self._ages: tuple[OrderedDict[Sequence, Tracked], ...] = tuple(
             OrderedDict["Sequence", "Tracked"]() for _ in range(BACKGROUND_RANK + 1)
         )
         self._num_passed = OVERDUE_EVERY - 1
+        self._paid_at = 0
+        """Tokens that the tenant will have been given by when the last overdue admission is paid for."""
 
     @property
     def counter(self) -> float:
@@ -86,7 +89,7 @@ class TenantQueue:
 
     def overdue(self, now_s: float) -> Sequence | None:
         """Whoever has been overdue for longest, if the tenant's next admission is for such a one."""
-        if self._num_passed < OVERDUE_EVERY - 1:
+        if self._num_passed < OVERDUE_EVERY - 1 or self._num_given_tokens < self._paid_at:
             return None
         return self._first_overdue(now_s)
 
@@ -112,13 +115,22 @@ class TenantQueue:
         merged = sorted(chain.from_iterable(dues), key=itemgetter(0, 1))
         return [sequence for due_s, _, sequence in merged[:count] if due_s <= now_s]
 
-    def admits(self, sequence: Sequence, now_s: float) -> bool:
-        """It is about to be admitted. Counts how often overdue sequences are passed over; returns whether it goes before a higher class for being overdue."""
+    @property
+    def _num_given_tokens(self) -> int:
+        return (self.tenant or self._accounts).num_computed_tokens
+
+    def admits(self, sequence: Sequence, now_s: float, num_lost_tokens: int) -> bool:
+        """It is about to be admitted. Counts how often overdue sequences are passed over; returns whether it goes before a higher class for being overdue.
+
+        `num_lost_tokens` of it were computed before and are computed again: so that ageing takes no more than its part of the tenant's work,
+        the next overdue one waits until that is so.
+        """
         oldest = self._first_overdue(now_s)
         if oldest is not sequence:
             self._num_passed += oldest is not None
             return False
         self._num_passed = 0
+        self._paid_at = self._num_given_tokens + OVERDUE_EVERY * num_lost_tokens
         return any(self._ages[: priority_rank(sequence)])
 
     @property
@@ -161,7 +173,7 @@ class WaitingQueue:
         if not tracked.tenant.num_waiting and self._policy.by_tenant:
             self._accounts.lift(tracked.tenant, self.least_counter)
         if queue is None:
-            queue = TenantQueue(name, self._ageing_s)
+            queue = TenantQueue(name, self._accounts, self._ageing_s)
             self._list(queue)
             self._queues[name] = queue
         queue.push(sequence, tracked, tracked.program.level if self._policy.by_level else 0)

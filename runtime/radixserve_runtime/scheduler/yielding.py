@@ -76,7 +76,8 @@ class Yielding:
         return held
 
     def _least(self, candidates: list[Sequence]) -> float:
-        return min((tenant.counter for tenant in self._tenants(candidates) if not tenant.is_blocked), default=math.inf)
+        tracked = self._state.tracked
+        return min((self._selection.claim(one) for one in candidates if not tracked[one].tenant.is_blocked), default=math.inf)
 
     def _loss(self, victim: Sequence) -> float:
         """What its tenant's counter would have been charged for what has to be computed again, if it is preempted now.
@@ -127,8 +128,8 @@ class Yielding:
         return False
 
     def _may_take_slot(self, sequence: Sequence, victim: Sequence) -> bool:
-        ours, theirs = self._state.tracked[sequence], self._state.tracked[victim]
-        behind = theirs.tenant.counter - ours.tenant.counter > self._policy.lead + self._loss(victim)
+        theirs = self._state.tracked[victim]
+        behind = theirs.tenant.counter - self._selection.claim(sequence) > self._policy.lead + self._loss(victim)
         return (behind and theirs.has_got_on) or self._outranks(sequence, victim)
 
     def _may_take_pages(self, sequence: Sequence, victim: Sequence) -> bool:

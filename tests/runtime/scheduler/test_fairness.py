@@ -2,59 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.runtime.scheduler.harness import Machine, Quick, prompt
-
-if TYPE_CHECKING:
-    from radixserve_runtime.scheduler.plan import StepPlan
-    from radixserve_runtime.scheduler.sequence import Sequence
-
-
-class Load:
-    """Tenants that send random sequences; those of `backlogged` always have some waiting."""
-
-    def __init__(self, machine: Machine, shapes: dict[str, tuple[int, int]], seed: int = 0) -> None:
-        self.machine = machine
-        self.shapes = shapes
-        self.source = random.Random(seed)
-        self.number = 0
-
-    def waiting(self, tenant: str) -> int:
-        account = self.machine.scheduler.tenant_stats().get(tenant)
-        return account.num_waiting if account is not None else 0
-
-    def send(self, tenant: str, **fields: Any) -> Sequence:
-        self.number += 1
-        most_prompt, most_output = self.shapes[tenant]
-        own = prompt(self.source.randint(1, most_prompt), self.number)
-        return self.machine.add(
-            [*prompt(12, ord(tenant[0])), *own],
-            self.source.randint(1, most_output),
-            tenant=tenant,
-            namespace=(("tenant", tenant),),
-            **fields,
-        )
-
-    def keep(self, depth: int, *tenants: str) -> None:
-        for tenant in tenants:
-            for _ in range(self.waiting(tenant), depth):
-                self.send(tenant, program=self.number + 1)
-
-    def step(self) -> StepPlan | None:
-        plan = self.machine.step()
-        if plan is None:
-            self.machine.now_s += 0.001
-        return plan
-
-    def charges(self) -> dict[str, float]:
-        return {name: account.charge for name, account in self.machine.scheduler.tenant_stats().items()}
-
+from tests.runtime.scheduler.harness import Load, Quick, prompt
 
 SHAPES = st.tuples(st.integers(1, 120), st.integers(1, 60))
 
