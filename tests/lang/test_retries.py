@@ -173,6 +173,31 @@ def test_refused_for_good(engine: Engine, server: FakeServer) -> None:
     assert "failed" in str(run.trace)
 
 
+def test_what_is_written_before_the_error_is_read_does_not_run_however_late(engine: Engine, server: FakeServer) -> None:
+    """Whether the verdict had come by then is a matter of time; what the program does must not be."""
+
+    @rs.function
+    def late(s: rs.State) -> str:
+        (other,) = s.fork(1)
+        v = s.gen(json=Even, validate=lambda value: False)
+        v.flush()
+        while not v.done:
+            pass
+        after = s.gen()
+        other += rs.user(v)
+        elsewhere = other.gen()
+        for lost in (after, elsewhere):
+            with pytest.raises(rs.OpSkippedError, match=r"validate\(\) returned False"):
+                _ = lost.value
+        # The cause has been told with them.
+        return s.gen().value
+
+    server.answer = numbers('{"number": 2}', "fresh")
+    assert late.run(engine=engine).value == "fresh"
+    server.wait_for(Close)
+    assert not server.of(Append)
+
+
 def test_the_message_of_a_value_refused_for_good(engine: Engine, server: FakeServer) -> None:
     @rs.function
     def fails(s: rs.State) -> Even:
