@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+from radixserve_lang.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +41,8 @@ class BranchRecord:
     """Ops that have not been sent yet, in order."""
     judged: OpRecord | None = None
     """The generation whose verdict everything after it waits for."""
+    turns: Turns = field(default_factory=Turns)
+    """Of tool calls that run at once."""
     poison: OpError | None = None
     """Why what comes next on it does not run. Only for what this client decides; the server keeps its own."""
 
@@ -75,6 +80,10 @@ class OpRecord:
     """Branches that hold ops back until it is final."""
     is_lost: bool = False
     """A lease that has ended before its time."""
+    sent: FromClient | None = None
+    """As it went over the wire (the last attempt, of one that is tried again)."""
+    began_ns: int = field(default_factory=time.time_ns)
+    """When the program made it, since the epoch."""
 
     @property
     def place(self) -> str:

@@ -131,15 +131,21 @@ class State:
     @overload
     async def acall(self, call: Call[R], *, lease_s: float | None = None, on_error: Literal["append"]) -> R | ToolFailure: ...
     async def acall(self, call: Call[Any], *, lease_s: float | None = None, on_error: OnError = "raise") -> Any:
-        """The same without blocking the loop: an async tool runs in it, a plain one in a thread."""
+        """The same without blocking the loop: an async tool runs in it, a plain one in a thread.
+
+        Several at once (`asyncio.gather`) tell the model in the order in which they began, so that a run repeats.
+        """
         where = caller_place()
-        with self._leased(lease_s):
-            try:
-                result = await finish_tool(call, where)
-                text = result_text(call, result, where)
-            except ToolError as error:
-                return self._failed_call(call, error, on_error)
-        self._tell(call, text)
+        async with self._branch.turns.take() as come:
+            with self._leased(lease_s):
+                try:
+                    result = await finish_tool(call, where)
+                    text = result_text(call, result, where)
+                except ToolError as error:
+                    await come()
+                    return self._failed_call(call, error, on_error)
+            await come()
+            self._tell(call, text)
         return result
 
     def lease(self, ttl_s: float) -> Lease:

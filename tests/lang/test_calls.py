@@ -304,6 +304,29 @@ def test_acall_runs_both_kinds(engine: Engine, server: FakeServer) -> None:
     assert [append.parts[0].text for append in server.of(Append)] == ['"u"', "w", "Error: OSError: unreachable"]
 
 
+def test_calls_at_once_are_told_in_the_order_in_which_they_began(engine: Engine, server: FakeServer) -> None:
+    @rs.tool
+    async def wait(turns: int) -> str:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if turns == 30:
+            raise OSError("late")
+        return str(turns)
+
+    @rs.function
+    async def together(s: rs.State) -> list[Any]:
+        calls = await s.gen(tools=(wait,), parallel=True)
+        results = await asyncio.gather(*(s.acall(call, on_error="append") for call in calls))
+        await s.gen()
+        return results
+
+    times = [50, 1, 30, 10]
+    server.answer = lambda gen: called(gen, *[("wait", f'{{"turns": {n}}}') for n in times]) if gen.tool_use else "text"
+    results = together.run(engine=engine).value
+    assert [results[0], results[1], results[3]] == ["50", "1", "10"]
+    assert [append.parts[0].text for append in server.of(Append)] == ["50", "1", "Error: OSError: late", "10"]
+
+
 # ---- leases --------------------------------------------------------------------------------------------------------
 
 
