@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.protocol import ToolSpec
 
 MAX_TOOLS = 128
+MAX_DEPTH = 100
+"""Of one schema as JSON."""
 MAX_TOOLS_BYTES = 512 << 10
 """Of all descriptions and schemas together."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -110,9 +112,21 @@ def _parameters(spec: ToolSpec, where: str) -> dict[str, Any]:
         raise ToolError(f"the parameters of tool {spec.name!r} are not valid JSON: {error}", f"{where}.parameters") from error
     if not isinstance(schema, dict):
         raise ToolError(f"the parameters of tool {spec.name!r} must be a JSON Schema object", f"{where}.parameters")
+    if _is_deeper(schema, MAX_DEPTH):
+        raise ToolError(f"the parameters of tool {spec.name!r} are nested more than {MAX_DEPTH} deep", f"{where}.parameters")
     if not {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"} & schema.keys():
         schema = {"type": "object", **schema}
     return schema
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Whether JSON is nested deeper than that; without recursion, of which there might be too much."""
+    level = [value]
+    while level and depth >= 0:
+        depth -= 1
+        inside = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [item for items in inside for item in items]
+    return bool(level)
 
 
 @lru_cache(maxsize=512)
