@@ -108,9 +108,28 @@ def test_without_a_system_role_the_tools_stand_before_the_first_question() -> No
 
 
 def test_what_templates_know_is_found_out() -> None:
-    assert ChatTemplate(HERMES, tokenizer()).tool_support == (True, True, True, 0)
-    assert ChatTemplate(STRICT, tokenizer()).tool_support == (False, True, True, 9)
-    assert ChatTemplate(TEMPLATE, tokenizer()).tool_support == (False, False, True, 0)
+    assert ChatTemplate(HERMES, tokenizer()).tool_support == (True, True, True, 0, True)
+    assert ChatTemplate(STRICT, tokenizer()).tool_support == (False, True, True, 9, True)
+    assert ChatTemplate(TEMPLATE, tokenizer()).tool_support == (False, False, True, 0, True)
+
+
+def test_results_stand_in_one_message_where_no_two_may_follow_each_other() -> None:
+    source = TEMPLATE.replace(
+        "<|start|>{{ m.role }}",
+        "{% if not loop.first and m.role == messages[loop.index0 - 1].role %}{{ raise_exception('alternate') }}{% endif %}"
+        "<|start|>{{ m.role }}",
+    )
+    template = ChatTemplate(source, tokenizer(), FORMATS["hermes"]({}))
+    assert not template.tool_support.repeats
+    two = [
+        *HISTORY,
+        {"role": "tool", "content": "and more"},
+        {"role": "assistant", "content": "Well."},
+        {"role": "user", "content": "ok"},
+    ]
+    text = rendered(template, two, TOOLS)
+    first, second = (FORMATS["hermes"]({}).result_text(result, "look_up") for result in ("found it", "and more"))
+    assert f"<|start|>user\n{first}\n{second}<|end|>" in text
 
 
 def test_a_template_that_wants_short_ids_gets_them() -> None:

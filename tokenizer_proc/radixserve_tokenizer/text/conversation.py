@@ -66,6 +66,8 @@ class Conversation:
         """The input character of the open assistant turn; empty when none is open."""
         self._ended_by = -1
         """The end-of-sequence token at the end of the open turn, which is no content; -1 when there is none."""
+        self._last_result = ""
+        """The input character of the last message, where that is a result to which others may be joined."""
         self._calls: dict[str, tuple[str, list[dict[str, Any]]]] = {}
         """By turn that ended with calls: the text beside them, and the calls."""
 
@@ -119,12 +121,12 @@ class Conversation:
         self, role: str, content: Sequence[str | Ids], fields: Mapping[str, Any] | None = None, *, param: str = "messages"
     ) -> Edit:
         """Append a whole message; an open assistant turn is closed first. Raises `TemplateError`, `InvalidTextError`."""
-        messages, turn = self._messages.copy(), self._turn
+        messages, turn, last_result = self._messages.copy(), self._turn, self._last_result
         self.add(role, content, fields, param=param)
         try:
             return self._rendered_or_waiting()
         except TemplateError:
-            self._messages, self._turn = messages, turn
+            self._messages, self._turn, self._last_result = messages, turn, last_result
             raise
 
     def add(
@@ -140,11 +142,17 @@ class Conversation:
         if "tool_calls" in given:
             given["tool_calls"] = parse_tool_calls(given["tool_calls"], f"{param}.tool_calls")
         said = self._tools.said(role, content, given)
-        message: dict[str, Any] = {"role": said.role, "content": self._add_content(said.role, said.content, f"{param}.content")}
+        whole, joins = said.content, bool(said.joins and self._last_result and not self._turn)
+        if joins:
+            whole = [*self._inputs.content(self._last_result), "\n", *whole]
+        message: dict[str, Any] = {"role": said.role, "content": self._add_content(said.role, whole, f"{param}.content")}
         for name, value in said.fields.items():
             message[name] = self._inputs.add_value(value, f"{param}.{name}")
         self._close_turn()
+        if joins:
+            self._messages.pop()
         self._messages.append(message)
+        self._last_result = message["content"] if said.joins else ""
 
     def render(self) -> Edit:
         """Bring the log to the rendering of all messages. Raises `TemplateError`."""

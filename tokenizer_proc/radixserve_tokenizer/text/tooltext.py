@@ -54,6 +54,8 @@ class ToolSupport(NamedTuple):
     """It shows a system message."""
     id_length: int
     """How long it wants ids of calls to be; 0: any."""
+    repeats: bool = True
+    """It takes two user messages in a row."""
 
 
 def probe_support(renderer: Renderer) -> ToolSupport:
@@ -62,7 +64,14 @@ def probe_support(renderer: Renderer) -> ToolSupport:
     calls = _shows_calls(renderer, _LONG_ID)
     if not calls and _shows_calls(renderer, _SHORT_ID):
         calls, id_length = True, len(_SHORT_ID)
-    return ToolSupport(_shows_tools(renderer), calls, _shows(renderer, [{"role": "system", "content": _PROBE}, _USER]), id_length)
+    probe, answer = {"role": "user", "content": _PROBE}, {"role": "assistant", "content": "a"}
+    return ToolSupport(
+        tools=_shows_tools(renderer),
+        calls=calls,
+        system=_shows(renderer, [{"role": "system", "content": _PROBE}, _USER]),
+        id_length=id_length,
+        repeats=_shows(renderer, [_USER, answer, _USER, probe]) or not _shows(renderer, [_USER, answer, probe]),
+    )
 
 
 def _shows(renderer: Renderer, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> bool:
@@ -95,6 +104,8 @@ class Said(NamedTuple):
     role: str
     content: list[str | Ids]
     fields: dict[str, Any]
+    joins: bool = False
+    """A result that has to stand in one message with results before it."""
 
 
 class ToolText:
@@ -134,7 +145,8 @@ class ToolText:
                 return Said(role, [*content, *(["\n"] if any(content) else []), text], own)
             if role in ("tool", "function"):
                 text = "".join(piece for piece in content if isinstance(piece, str))
-                return Said("user", [self._native.result_text(text, str(own.get("name") or ""))], {})
+                result = self._native.result_text(text, str(own.get("name") or ""))
+                return Said("user", [result], {}, joins=not self._support.repeats)
         elif self._support.id_length:
             self._fit_ids(own)
         return Said(role, list(content), own)
