@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic_core import PydanticSerializationError, to_json
 
 from radixserve_lang.errors import ToolError
+from radixserve_lang.otel import traced_tool
 from radixserve_lang.threads import in_thread
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ class CallReader:
 def run_tool(call: Call[Any], where: str) -> Any:
     """What the tool returns; raises `ToolError`, and TypeError for an async tool."""
     try:
-        result = call.tool.run(call.arguments)
+        with traced_tool(call.name, call.id):
+            result = call.tool.run(call.arguments)
     except Exception as error:
         raise failed_tool(call, where, error) from error
     if inspect.isawaitable(result):
@@ -96,11 +98,12 @@ def run_tool(call: Call[Any], where: str) -> Any:
 async def finish_tool(call: Call[Any], where: str) -> Any:
     """The same in an event loop: an async tool runs in it, a plain one in a thread."""
     try:
-        if call.tool.is_async:
-            result = call.tool.run(call.arguments)
-        else:
-            result = await asyncio.wrap_future(in_thread(lambda: call.tool.run(call.arguments)))
-        return await result if inspect.isawaitable(result) else result
+        with traced_tool(call.name, call.id):
+            if call.tool.is_async:
+                result = call.tool.run(call.arguments)
+            else:
+                result = await asyncio.wrap_future(in_thread(lambda: call.tool.run(call.arguments)))
+            return await result if inspect.isawaitable(result) else result
     except Exception as error:
         raise failed_tool(call, where, error) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from radixserve_tokenizer.protocol import Done
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 class Cell:
     """Text that grows, then an outcome. Waiting sleeps on a lock or a future, never in a loop."""
 
-    __slots__ = ("_lock", "_pieces", "_watchers", "outcome")
+    __slots__ = ("_lock", "_pieces", "_watchers", "outcome", "settled_ns")
 
     def __init__(self) -> None:
         self.outcome: Done | RadixServeError | None = None
+        self.settled_ns = 0
+        """When the outcome came, since the epoch; 0 before that."""
         self._lock = threading.Lock()
         self._pieces: list[str] = []
         self._watchers: list[Callable[[], None]] = []
@@ -45,6 +48,7 @@ class Cell:
                 return False
             if isinstance(outcome, Done):
                 self._complete(outcome.value)
+            self.settled_ns = time.time_ns()
             self.outcome = outcome
             watchers, self._watchers = self._watchers, []
         for watcher in watchers:

@@ -41,7 +41,8 @@ class Channel:
     ) -> None:
         """`opening` says all but the program's number. Where it is detached the channel survives a lost connection;
         with `resume` it first looks for a program that is there already."""
-        self._client = client  # keeps the client open as long as the program is
+        self.client = client
+        """Stays open as long as the program is."""
         self._transport = transport
         self._ops = itertools.count()
         self._vars = itertools.count()

@@ -149,7 +149,7 @@ class Dispatch:
             record.var = self.channel.next_var()
         self._by_number[record.number] = record
         try:
-            message = build()
+            message = record.sent = build()
             with contextlib.suppress(ClientClosedError):  # ended by another thread meanwhile: every cell has heard of it
                 self.channel.send(message, *self._drops(record))
         except BaseException:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from radixserve_lang.connect import connect
+from radixserve_lang.otel import traced_run
 from radixserve_lang.run import Run, run_of
 from radixserve_lang.session import Session
 from radixserve_lang.state import State
@@ -18,6 +19,8 @@ from radixserve_lang.var import Var
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
+
+    from opentelemetry.trace import Tracer
 
     from radixserve_lang.budget import Budget
     from radixserve_lang.cell import Cell
@@ -37,6 +40,7 @@ class Options:
     budget: Budget | None = None
     detached_ttl_s: float | None = None
     resume_key: str | None = None
+    tracer: Tracer | None = None
 
     def but(self, **changes: Any) -> Options:
         """With what of `changes` is not None."""
@@ -84,49 +88,52 @@ class Options:
 def execute(body: Callable[..., Any], options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
     """Run to the end in this thread; raises what the program raises."""
     with options.client() as client:
-        session = options.open(client)
-        return run_session(session, body, args, kwargs)
+        return run_session(options.open(client), body, args, kwargs, options.tracer)
 
 
 async def execute_async(body: Callable[..., Any], options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
     """The same under a running loop."""
     async with options.client_async() as client:
-        return await run_session_async(options.open(client), body, args, kwargs)
+        return await run_session_async(options.open(client), body, args, kwargs, options.tracer)
 
 
-def run_session(session: Session, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
+def run_session(
+    session: Session, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tracer: Tracer | None = None
+) -> Run[Any]:
     """Run `body`, sync or async, in an opened session, from sync code."""
     if inspect.iscoroutinefunction(body):
         return run_coroutine(
-            lambda: run_session_async(session, body, args, kwargs), lambda: session.end("the run was interrupted")
+            lambda: run_session_async(session, body, args, kwargs, tracer), lambda: session.end("the run was interrupted")
         )
-    try:
-        value = body(State(session, session.root), *args, **kwargs)
-        for variable in _returned(value):
-            variable.settle()
-        _raise_unread(session)
-    finally:
-        session.end("its program has ended")
+    with traced_run(tracer, body.__name__, session):
+        try:
+            value = body(State(session, session.root), *args, **kwargs)
+            for variable in _returned(value):
+                variable.settle()
+            _raise_unread(session)
+        finally:
+            session.end("its program has ended")
     return run_of(session.root, value, None)
 
 
 async def run_session_async(
-    session: Session, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    session: Session, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tracer: Tracer | None = None
 ) -> Run[Any]:
     """Run `body`, sync or async, in an opened session, under a loop."""
     if not inspect.iscoroutinefunction(body):
         try:
-            return await asyncio.wrap_future(in_thread(lambda: run_session(session, body, args, kwargs)))
+            return await asyncio.wrap_future(in_thread(lambda: run_session(session, body, args, kwargs, tracer)))
         finally:
             # After a cancelled wait this ends the program under its thread, whose next read raises.
             session.end("its run was cancelled")
-    try:
-        value = await body(State(session, session.root), *args, **kwargs)
-        for variable in _returned(value):
-            await variable.settle_async()
-        _raise_unread(session)
-    finally:
-        session.end("its program has ended")
+    with traced_run(tracer, body.__name__, session):
+        try:
+            value = await body(State(session, session.root), *args, **kwargs)
+            for variable in _returned(value):
+                await variable.settle_async()
+            _raise_unread(session)
+        finally:
+            session.end("its program has ended")
     return run_of(session.root, value, None)
 
 

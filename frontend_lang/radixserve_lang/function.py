@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
-from radixserve_lang.batch import run_batch
+from radixserve_lang.batch import run_batch, run_batch_async
 from radixserve_lang.execution import Options, execute, execute_async
 from radixserve_lang.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
     from typing import Self
+
+    from opentelemetry.trace import Tracer
 
     from radixserve_lang.budget import Budget
     from radixserve_lang.connect import EngineLike
@@ -53,13 +55,15 @@ class Program(Generic[P, T]):
         budget: Budget | None = None,
         detached_ttl_s: float | None = None,
         resume_key: str | None = None,
+        tracer: Tracer | None = None,
     ) -> Self:
         """The same program with these settings; what is left out stays as it was.
 
         With `detached_ttl_s` a run outlives a lost connection by so many seconds: it goes on when the engine can be reached
         again. A `resume_key` (a secret of 16 to 128 characters, for one run) also lets another process take the run up: the
         program runs from its beginning there, and what had been generated comes as it is stored. It needs a TTL, and a
-        program whose ops depend on its arguments and values alone.
+        program whose ops depend on its arguments and values alone. An OpenTelemetry `tracer` gets a span for each run, op
+        and tool.
         """
         changes = {
             "engine": engine,
@@ -69,6 +73,7 @@ class Program(Generic[P, T]):
             "budget": budget,
             "detached_ttl_s": detached_ttl_s,
             "resume_key": resume_key,
+            "tracer": tracer,
         }
         return type(self)(self._body, self._options.but(**changes))
 
@@ -129,16 +134,31 @@ class Program(Generic[P, T]):
         seed: int | None = None,
         budget: Budget | None = None,
         concurrency: int = 32,
-        progress: bool = True,
+        progress: bool | None = None,
     ) -> list[Run[T]]:
         """Run once for each input, at most `concurrency` at a time, and return the runs in the inputs' order.
 
-        An input is a tuple (the arguments), a dict (keyword arguments), or anything else (the only argument). A run
-        that fails does not end the others: its `error` is kept, and its `value` raises it. With a seed the i-th run
-        gets `seed + i`. `progress` draws a bar on standard error.
+        An input is a tuple (the arguments), a dict (keyword arguments), or anything else (the only argument); inputs are
+        taken as there is room for them, so they may come from a generator. A run that fails does not end the others: its
+        `error` is kept, and its `value` raises it. With a seed the i-th run gets `seed + i`. `progress` draws a bar on
+        standard error; left out, it does where that is a terminal.
         """
         options = self._options.but(engine=engine, seed=seed, budget=budget)
-        return run_batch(self._body, options, list(inputs), concurrency=concurrency, progress=progress)
+        return run_batch(self._body, options, inputs, concurrency=concurrency, progress=progress)
+
+    async def arun_batch(
+        self,
+        inputs: Iterable[Any],
+        *,
+        engine: EngineLike | None = None,
+        seed: int | None = None,
+        budget: Budget | None = None,
+        concurrency: int = 32,
+        progress: bool | None = None,
+    ) -> list[Run[T]]:
+        """The same without blocking the loop: an async program's runs share it, a sync one's have threads. Cancelling it cancels them."""
+        options = self._options.but(engine=engine, seed=seed, budget=budget)
+        return await run_batch_async(self._body, options, inputs, concurrency=concurrency, progress=progress)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.__qualname__}>"

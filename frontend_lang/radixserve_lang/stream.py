@@ -42,7 +42,7 @@ class Stream(Generic[T]):
         cells: queue.SimpleQueue[Cell | None] = queue.SimpleQueue()
         with self._options.client() as client:
             session = self._options.open(client, on_root_value=cells.put)
-            future = in_thread(lambda: run_session(session, self._body, self._args, self._kwargs))
+            future = in_thread(lambda: run_session(session, self._body, self._args, self._kwargs, self._options.tracer))
             future.add_done_callback(lambda _: cells.put(None))
             try:
                 while (cell := cells.get()) is not None:
@@ -62,7 +62,7 @@ class Stream(Generic[T]):
 
         async with self._options.client_async() as client:
             session = self._options.open(client, on_root_value=arrived)
-            task = asyncio.ensure_future(run_session_async(session, self._body, self._args, self._kwargs))
+            task = asyncio.ensure_future(run_session_async(session, self._body, self._args, self._kwargs, self._options.tracer))
             task.add_done_callback(lambda _: arrived(None))
             try:
                 while True:

@@ -786,7 +786,7 @@ def test_a_batch_keeps_order_bounds_and_errors(engine: Engine, server: FakeServe
                 running[0] -= 1
 
     inputs = ["a", ("b", 2), {"text": "c", "times": 3}, "bad", *map(str, range(30))]
-    runs = work.run_batch(inputs, engine=engine, seed=100, concurrency=4)
+    runs = work.run_batch(inputs, engine=engine, seed=100, concurrency=4, progress=True)
     assert [run.value for run in runs[:3]] == ["oka", "okokb", "okokokc"]
     assert [run.value for run in runs[4:]] == [f"ok{i}" for i in range(30)]
     assert 1 <= running[1] <= 4
