@@ -51,6 +51,7 @@ class ServeConfig:
     max_queued_tokens: int = _flag(0, "Uncached prompt tokens that may wait before new programs get 503; 0: no limit.")
     itl_target_ms: float = _flag(0.0, "Bound on a step that mixes prefill beside decodes; 0: twice a pure decode step.")
     prefix_cache: bool = _flag(True, "Keep and share KV in the radix tree.")
+    jump_forward: bool = _flag(True, "Let text that a grammar forces take one step; the answer is the same.")
     schedule: Literal["continuous", "dynamic", "static"] = _flag(
         "continuous", "Batching; the last two are baselines for benchmarks."
     )

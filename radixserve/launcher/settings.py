@@ -52,6 +52,7 @@ def runtime_settings(config: ServeConfig, declared: TenantsFile, model_path: str
         max_context=config.max_context,
         itl_target_ms=config.itl_target_ms,
         prefix_cache=config.prefix_cache,
+        jump_forward=config.jump_forward,
         schedule=config.schedule,
         policy=config.policy,
         ageing_s=config.ageing_s,

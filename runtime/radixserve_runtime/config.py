@@ -48,6 +48,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Static and dynamic batching: how long the first waiting request waits for company."""
     num_threads: int = 0
     """Compute threads; 0: the cores that this process may use."""
+    jump_forward: bool = True
+    """Text that a grammar leaves no choice about goes through the model in one step, as a draft that the masked logits confirm or not."""
     heartbeat_s: float = 0.5
     peer_timeout_s: float = 10.0
     kernel_cache_dir: str = ""

@@ -95,4 +95,5 @@ def build_core(config: RuntimeConfig, clock: Callable[[], float] = time.monotoni
         pool=pool,
         executor=Executor(decoder, backend, config.page_size_tokens),
         clock=clock,
+        jump_forward=config.jump_forward,
     )

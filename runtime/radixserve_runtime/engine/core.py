@@ -70,6 +70,7 @@ class EngineCore:
         pool: PagePool,
         executor: Executor,
         clock: Callable[[], float],
+        jump_forward: bool = True,
     ) -> None:
         self._model = model
         self._scheduler = scheduler
@@ -82,7 +83,7 @@ class EngineCore:
         self._drawer: Drawer | None = None
         self._fingerprint = ""
         self._requests = LiveRequests(scheduler, self._tenancy)
-        self._stepper = Stepper(scheduler, executor, self._requests, self._tenancy, self._emit, clock)
+        self._stepper = Stepper(scheduler, executor, self._requests, self._tenancy, self._emit, clock, jump_forward=jump_forward)
         self._events: list[FromRuntime] = []
         self._started_s = clock()
         self._last_progress_s = clock()
@@ -183,7 +184,10 @@ class EngineCore:
                 )
             )
             return
-        if self._drawer is None or (self._fingerprint, self._drawer.grammar_marks) != (message.fingerprint, message.grammar_marks):
+        if self._drawer is None or (self._fingerprint, self._drawer.grammar_marks) != (
+            message.fingerprint,
+            message.grammar_marks,
+        ):
             self._drawer = self._stepper.drawer = Drawer(message.vocabulary, message.eos_token_ids, message.grammar_marks)
             self._fingerprint = message.fingerprint
         self._events.append(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from radixserve_runtime.grammar.cutter import Cutter
 from radixserve_runtime.grammar.store import GrammarError, GrammarStore
 from radixserve_runtime.sampling.sampler import SampledToken, Sampler, SamplingFailure
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from radixserve_runtime.protocol import GrammarRef, TokenLogprob
 
 logger = logging.getLogger(__name__)
+
+MAX_DRAFT_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Drawer:
         self._sampler = Sampler(len(vocabulary))
         known = [self.grammar_marks.get(token_id, token) for token_id, token in enumerate(vocabulary)]
         self._grammars = GrammarStore(known, len(vocabulary), eos_token_ids)
+        self._cutter = Cutter(known)
         self._grammars.warm_up()  # now, while nobody decodes: the first constrained request must not stall the others
 
     def attach_grammar(self, generation: Generation, grammar: GrammarRef) -> bool:
@@ -58,6 +62,15 @@ class Drawer:
         generation.grammar = self._grammars.matcher(grammar.key)
         generation.mask = self._grammars.new_mask_row()
         return True
+
+    def forced(self, generation: Generation, max_tokens: int) -> list[int]:
+        """Tokens that a generation's grammar forces next, as far as it leaves no choice of text.
+
+        Of the ways to cut that text into tokens this is one (the longest first): which one the model would take its logits say.
+        """
+        if generation.grammar is None or max_tokens < 1:
+            return []
+        return self._cutter.cut(generation.grammar.forced(), min(max_tokens, MAX_DRAFT_TOKENS))
 
     def draw(self, rows: list[tuple[Generation, torch.Tensor]]) -> list[Outcome]:
         """One outcome a row, in order; a row that fails does not touch the others, nor one that makes drawing raise."""

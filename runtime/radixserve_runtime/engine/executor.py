@@ -47,8 +47,8 @@ class ChunkLogits:
     prompt_rows: torch.Tensor
     """[n, vocab]: row i predicts token `first_predicted + i`."""
     first_predicted: int
-    draw_row: torch.Tensor | None
-    """[vocab], when the chunk completes a sequence that is to go on."""
+    draw_rows: torch.Tensor | None
+    """[1 + n, vocab], when the chunk completes a sequence that is to go on: the newest token's row, and one for each of n draft tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class ChunkFailure:
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     prompt: range
-    draws: bool
+    num_draws: int
 
     @property
     def count(self) -> int:
-        return len(self.prompt) + self.draws
+        return len(self.prompt) + self.num_draws
 
 
 def _wanted(chunk: Chunk) -> _Wanted:
@@ -76,7 +76,7 @@ def _wanted(chunk: Chunk) -> _Wanted:
     if sequence.logprobs_from >= 1:
         first = max(chunk.start, sequence.logprobs_from - 1)
         prompt = range(first, max(first, min(chunk.end, sequence.num_prompt_tokens - 1)))
-    return _Wanted(prompt, chunk.completes and sequence.max_tokens > 0)
+    return _Wanted(prompt, 1 + sequence.num_draft if chunk.completes and sequence.max_tokens > 0 else 0)
 
 
 class Executor:
@@ -113,8 +113,7 @@ class Executor:
         offset = 0
         for chunk, want in zip(chunks, wanted, strict=True):
             rows.extend(offset + position - chunk.start for position in want.prompt)
-            if want.draws:
-                rows.append(offset + chunk.count - 1)
+            rows.extend(range(offset + chunk.count - want.num_draws, offset + chunk.count))
             offset += chunk.count
         logits = self._model.forward(token_ids, self._batch(chunks), torch.tensor(rows, dtype=torch.int64))
         return list(self._split(chunks, wanted, logits))
@@ -125,7 +124,8 @@ class Executor:
         offset = 0
         for chunk, want in zip(chunks, wanted, strict=True):
             end = offset + len(want.prompt)
-            results.append(ChunkLogits(chunk, logits[offset:end], want.prompt.start + 1, logits[end] if want.draws else None))
+            draws = logits[end : end + want.num_draws] if want.num_draws else None
+            results.append(ChunkLogits(chunk, logits[offset:end], want.prompt.start + 1, draws))
             offset += want.count
         return results
 

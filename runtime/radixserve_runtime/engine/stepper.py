@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from radixserve_runtime.engine.live import LiveRequests
     from radixserve_runtime.engine.tenancy import Tenancy
     from radixserve_runtime.scheduler.scheduler import Scheduler
+    from radixserve_runtime.scheduler.sequence import Sequence
 
 
 class Stepper:
@@ -32,6 +33,8 @@ class Stepper:
         tenancy: Tenancy,
         emit: Callable[[FromRuntime], None],
         clock: Callable[[], float],
+        *,
+        jump_forward: bool = True,
     ) -> None:
         self._scheduler = scheduler
         self._executor = executor
@@ -39,6 +42,7 @@ class Stepper:
         self._tenancy = tenancy
         self._emit = emit
         self._clock = clock
+        self._jump_forward = jump_forward
         self.drawer: Drawer | None = None
         """Of the vocabulary that is being served; set before anything runs."""
 
@@ -67,7 +71,7 @@ class Stepper:
         return True
 
     def _use(self, results: list[ChunkLogits | ChunkFailure]) -> None:
-        drawing: list[tuple[Generation, torch.Tensor]] = []
+        drawing: list[tuple[Generation, torch.Tensor]] = []  # rows [1 + n, V] each
         for result in results:
             assert not isinstance(result, ChunkFailure)
             request = self._requests.of(result.chunk.sequence)
@@ -77,12 +81,16 @@ class Stepper:
                 entries = collect_prompt(request, result, self._vocab_size())
                 if entries is not None:
                     self._emit(PromptLogprobs(request_id=request.message.request_id, entries=entries))
-                if result.draw_row is not None:
-                    drawing.append((request, result.draw_row))
+                if result.draw_rows is not None:
+                    drawing.append((request, result.draw_rows))
                 elif result.chunk.completes and request.sequence.max_tokens == 0:
                     self._finish(request, "length")
-        if drawing:
-            self._draw(drawing)
+        place = 0
+        while drawing:
+            # A row of each at a time: the next one counts only if its draft token is what was drawn.
+            going_on = self._draw([(generation, rows[place]) for generation, rows in drawing])
+            drawing = [(generation, rows) for generation, rows in drawing if generation in going_on]
+            place += 1
 
     def _collect_score(self, scoring: Scoring, result: ChunkLogits) -> None:
         collect_score(scoring, result, self._vocab_size())
@@ -107,8 +115,10 @@ class Stepper:
         assert self.drawer is not None
         return len(self.drawer.vocabulary)
 
-    def _draw(self, drawing: list[tuple[Generation, torch.Tensor]]) -> None:
+    def _draw(self, drawing: list[tuple[Generation, torch.Tensor]]) -> set[Generation]:
+        """Draw a token for each; those whose draft goes on."""
         assert self.drawer is not None
+        going_on: set[Generation] = set()
         for (generation, _), drawn in zip(drawing, self.drawer.draw(drawing), strict=True):
             request_id = generation.message.request_id
             if isinstance(drawn, str):
@@ -116,7 +126,8 @@ class Stepper:
                 self._fail(request_id, "sampling_failed", drawn)
                 continue
             sequence = generation.sequence
-            self._scheduler.append_token(sequence, drawn.token_id)
+            if self._append(sequence, drawn.token_id):
+                going_on.add(generation)
             self._emit(
                 Tokens(
                     request_id=request_id,
@@ -129,6 +140,30 @@ class Stepper:
                 self._finish(generation, "stop", drawn.stop, drawn.stop_token_id, drawn.cut_bytes)
             elif sequence.num_output_tokens >= sequence.max_tokens:
                 self._finish(generation, "length")
+            else:
+                if generation not in going_on and self._jump_forward:
+                    self._draft(generation)
+                continue
+            going_on.discard(generation)
+        return going_on
+
+    def _append(self, sequence: Sequence, token_id: int) -> bool:
+        """Take a drawn token in; whether it was the next of a draft, so that the row behind it can be drawn from."""
+        if sequence.num_draft:
+            if sequence.token_ids[-sequence.num_draft] == token_id:
+                self._scheduler.accept_draft(sequence)
+                return True
+            self._scheduler.drop_draft(sequence)
+        self._scheduler.append_token(sequence, token_id)
+        return False
+
+    def _draft(self, generation: Generation) -> None:
+        """Where the grammar leaves only one way to go on, the tokens of that way go through the model in one step."""
+        assert self.drawer is not None
+        sequence = generation.sequence
+        token_ids = self.drawer.forced(generation, sequence.max_tokens - sequence.num_output_tokens - 1)
+        if token_ids:
+            self._scheduler.draft(sequence, token_ids)
 
     def _finish(
         self, generation: Generation, reason: str, stop: bytes = b"", stop_token_id: int = -1, cut_bytes: int = 0

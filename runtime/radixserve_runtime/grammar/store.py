@@ -51,6 +51,12 @@ class RequestGrammar:
         """Go on with a drawn token; False (and no change) where the grammar doesn't allow it."""
         return 0 <= token_id < self._num_tokens and bool(self._matcher.accept_token(token_id))
 
+    def forced(self) -> bytes:
+        """The text that has to come next whatever is drawn, as far as there is no choice; empty where there is one, or after the end."""
+        if self._matcher.is_terminated():
+            return b""
+        return str(self._matcher.find_jump_forward_string()).encode(errors="surrogateescape")
+
     def rollback(self, num_tokens: int) -> None:
         """Take back the last accepted tokens, the one that ended it included. Raises `GrammarError` beyond the start."""
         if num_tokens <= 0:

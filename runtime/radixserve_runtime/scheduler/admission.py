@@ -79,7 +79,7 @@ class Admission:
         leaders = Leaders(max(MIN_SHARED_TOKENS, self._pool.page_size_tokens))
         # Without a cache there is nothing to share through, and nobody leads.
         for sequence in self._state.running if self._cache.enabled else ():
-            if sequence.num_uncomputed > 1:
+            if sequence.num_uncomputed > 1 + sequence.num_draft:
                 leaders.add(sequence, self._state.tracked[sequence].tokens)
         return AdmissionRound(self, step, leaders, self.kept_back())
 
@@ -149,7 +149,7 @@ class Admission:
 
     def leads(self, sequence: Sequence, leaders: Leaders) -> None:
         """It has started, and others may wait for what it goes on to compute."""
-        if sequence.num_uncomputed > 1 and self._cache.enabled:
+        if sequence.num_uncomputed > 1 + sequence.num_draft and self._cache.enabled:
             leaders.add(sequence, self._state.tracked[sequence].tokens)
 
 

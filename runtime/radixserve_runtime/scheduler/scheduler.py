@@ -33,7 +33,7 @@ from radixserve_runtime.scheduler.waiting import WaitingQueue
 from radixserve_runtime.scheduler.yielding import Yielding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from radixserve_runtime.cache.pages import PagePool
     from radixserve_runtime.cache.radix import RadixCache
@@ -137,6 +137,33 @@ class Scheduler:
         if sequence.first_token_s < 0:
             sequence.first_token_s = self._clock()
 
+    def draft(self, sequence: Sequence, token_ids: Iterable[int]) -> None:
+        """Let a running sequence, whose newest token is all that is uncomputed, go on with tokens that are expected to be drawn.
+
+        They are computed in its next step, which gives logits for each; then `accept_draft` or `drop_draft` says what came of them.
+        They are dropped if there is no room for them, and when the sequence loses its slot.
+        """
+        if sequence.num_uncomputed != 1 or sequence.num_draft:
+            raise ValueError("only a sequence that is about to decode can have a draft, and one at a time")
+        before = sequence.num_tokens
+        sequence.token_ids.extend(token_ids)
+        sequence.num_draft = sequence.num_tokens - before
+        self._state.tracked[sequence].tokens.extend(sequence.token_ids[before:])
+
+    def accept_draft(self, sequence: Sequence) -> None:
+        """The first token of the draft was drawn."""
+        if not sequence.num_draft:
+            raise ValueError("there is no draft")
+        sequence.num_draft -= 1
+        self.counters.num_output_tokens += 1
+        self.counters.num_accepted_draft_tokens += 1
+
+    def drop_draft(self, sequence: Sequence) -> None:
+        """What is left of the draft is not drawn: forget it and its KV."""
+        num_draft, sequence.num_draft = sequence.num_draft, 0
+        if num_draft:
+            self.truncate(sequence, sequence.num_tokens - num_draft)
+
     def truncate(self, sequence: Sequence, num_tokens: int) -> None:
         """Drop a running sequence's tokens from `num_tokens` on, and their KV. Raises `ValueError` if nothing would be left."""
         if not 0 < num_tokens <= sequence.num_tokens:
@@ -153,6 +180,7 @@ class Scheduler:
         tracked = self._state.tracked.get(sequence)
         if tracked is None:
             return
+        self.drop_draft(sequence)
         if sequence.status is Status.RUNNING:
             self._state.stop(sequence)
             self._pages.remember(sequence, tracked.program)
@@ -262,10 +290,12 @@ class Scheduler:
                 continue
             if sequence.num_uncomputed == 0:
                 sequence.num_computed -= 1  # it was cut back to what is computed: its last token's logits are wanted again
-            if sequence.num_uncomputed != 1:
+            if sequence.num_uncomputed != 1 + sequence.num_draft:
                 continue
+            if sequence.num_draft and self._pages.fitting(sequence, sequence.num_uncomputed) < sequence.num_uncomputed:
+                self.drop_draft(sequence)  # nobody is preempted for what may turn out otherwise
             if self._pressure.make_room(step, sequence, sequence.num_tokens):
-                self._pressure.plan(step, sequence, 1)
+                self._pressure.plan(step, sequence, sequence.num_uncomputed)
             else:
                 self._pressure.preempt(step, sequence)
 

@@ -22,7 +22,7 @@ class Status(Enum):
 class Sequence:
     """A generation, or one option of a score.
 
-    `token_ids` is the prompt and what was drawn so far; KV exists for its first `num_computed` tokens, in `pages`.
+    `token_ids` is the prompt and what was drawn so far, and perhaps a draft; KV exists for its first `num_computed` tokens, in `pages`.
     """
 
     request_id: int
@@ -43,6 +43,8 @@ class Sequence:
 
     status: Status = Status.WAITING
     num_computed: int = 0
+    num_draft: int = 0
+    """The last so many of `token_ids` have not been drawn: they are what is expected to be, and go through the model together with the newest token."""
     pages: list[int] = field(default_factory=list)
     lock: Lock | None = None
     """The tree path that it holds (cache/radix.py)."""
@@ -56,20 +58,20 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and output."""
+        """Prompt, output and draft."""
         return len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
         """Tokens drawn so far."""
-        return len(self.token_ids) - self.num_prompt_tokens
+        return len(self.token_ids) - self.num_prompt_tokens - self.num_draft
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens without KV: 1 for a decode, more for a prefill."""
+        """Tokens without KV: 1 (and the draft) for a decode, more for a prefill."""
         return len(self.token_ids) - self.num_computed
 
     @property
     def is_prefill(self) -> bool:
-        """Whether more than the newest token still has to be computed."""
-        return self.num_uncomputed > 1 or self.num_output_tokens == 0
+        """Whether more than the newest token (and a draft after it) still has to be computed."""
+        return self.num_uncomputed > 1 + self.num_draft or self.num_output_tokens == 0
