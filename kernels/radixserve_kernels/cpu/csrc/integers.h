@@ -5,8 +5,6 @@
 
 namespace rs {
 
-constexpr long prefetch_bytes = 2048;
-
 #if defined(__AVX512F__)
 
 using Ints = __m512i;

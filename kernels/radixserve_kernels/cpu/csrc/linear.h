@@ -21,6 +21,7 @@ namespace rs {
 enum Kind { kind_bf16 = 0, kind_q8 = 1, kind_q4 = 2 };
 
 constexpr int panel_columns = 16;
+constexpr int panel_vecs = panel_columns / Vec::width;
 constexpr int group_values = 32;
 constexpr long q8_group_bytes = 32 + 8 * 64;
 constexpr long q4_group_bytes = 64 + 4 * 64;
@@ -58,6 +59,17 @@ struct Sums {
     void put(int row, int vec, Vec sum) { store(at + row * unit_columns + vec * Vec::width, sum); }
 };
 
+// With so few rows a pass waits for memory, and asks for what comes next.
+constexpr int few_rows = 4;
+constexpr long ahead_bytes = 4096;
+
+// Asks for what lies `ahead_bytes` after byte `at` of a panel: beyond its end, the panel of the next tile of NV vectors.
+template <int NV>
+void fetch_ahead(const Segment& s, const char* panel, long at) {
+    const long target = at + ahead_bytes;
+    _mm_prefetch(panel + target + (target < s.panel_bytes ? 0 : (NV / panel_vecs - 1) * s.panel_bytes), _MM_HINT_T1);
+}
+
 // ---- float ----------------------------------------------------------------------------------------------------------
 
 #if defined(__AVX512BF16__)
@@ -94,7 +106,7 @@ void tile_bf16(const Segment& s, const Input& in, int row, int column, Sums& sum
         PairVec col[NV];
         for (int n = 0; n < NV; ++n) {
             col[n] = load_pairs(w[n] + k * 32L);
-            if constexpr (R <= 2) _mm_prefetch(w[n] + k * 32L + prefetch_bytes, _MM_HINT_T0);
+            if constexpr (R <= few_rows) fetch_ahead<NV>(s, w[n], k * 32L);
         }
         for (int r = 0; r < R; ++r) {
             const PairVec v = set_pair(x[r] + k);
@@ -139,9 +151,9 @@ void tile_groups(const Segment& s, const Input& in, int row, int column, Sums& s
             const Ints start = kind == kind_q8 ? set_ints(rows.offset[(row + r) * groups + g]) : set_ints(0);
             for (int n = 0; n < NV; ++n) sum[r][n] = start;
         }
-        if constexpr (R <= 2) {
+        if constexpr (R <= few_rows) {
             for (int n = 0; n < NV; ++n)
-                for (long b = 0; b < group_bytes; b += 64) _mm_prefetch(w[n] + at + b + prefetch_bytes, _MM_HINT_T0);
+                for (long b = 0; b < group_bytes; b += 64) fetch_ahead<NV>(s, w[n], at + b);
         }
 #pragma GCC unroll 8
         for (int j = 0; j < 8; ++j) {
@@ -181,7 +193,6 @@ struct TileSize {
     static constexpr int rows = kind == kind_bf16 ? 4 : 2, vecs = 2;
 #endif
 };
-constexpr int panel_vecs = panel_columns / Vec::width;
 
 template <Kind kind, int R, int NV>
 void tile(int rows, const Segment& s, const Input& in, int row, int column, Sums& sums) {
@@ -237,6 +248,14 @@ void block(const Segment& s, const Input& in, int row_begin, int row_end, int be
 }
 
 constexpr int unit_rows = 128;
+constexpr int most_tiles = 8;
+
+// Columns that a thread takes at once. With few rows they are many, so that it reads on where it has asked for what comes next.
+inline int columns_at_once(int padded, int rows, int threads) {
+    if (padded < 2 * threads * unit_columns) return panel_columns;
+    if (rows > few_rows) return unit_columns;
+    return std::clamp(padded / unit_columns / (2 * threads), 1, most_tiles) * unit_columns;
+}
 
 // Takes blocks of the product until none is left. All threads of a region call it with the same `next`, which starts at 0.
 template <class TOut>
@@ -245,7 +264,7 @@ void multiply(const Linear& linear, const Input& in, int rows, TOut* to, long st
     int base = 0, unit = next.fetch_add(1);
     for (const Segment& s : linear.segments) {
         const int padded = (s.n + panel_columns - 1) / panel_columns * panel_columns;
-        const int width = padded < 2 * threads * unit_columns ? panel_columns : unit_columns;
+        const int width = columns_at_once(padded, rows, threads);
         const int columns = (padded + width - 1) / width, count = columns * row_units;
         for (; unit < base + count; unit = next.fetch_add(1)) {
             const int column = (unit - base) / row_units * width, part = (unit - base) % row_units;
