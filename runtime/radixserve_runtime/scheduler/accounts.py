@@ -66,10 +66,8 @@ class Program:
     service: float = 0.0
     level: int = 0
     num_tracked: int = 0
-    context_tokens: int = 0
-    """The longest of its contexts that was computed."""
-    evictions_seen: int = 0
-    """Pages that the cache had evicted by when it last had KV of it for sure."""
+    contexts: dict[int, int] = field(default_factory=dict[int, int])
+    """Contexts that were computed for it lately: checksums of their beginnings, by length."""
     waiting: dict[Sequence, None] = field(default_factory=dict["Sequence", None])
 
 

@@ -137,7 +137,7 @@ class Admission:
     def _admit(self, sequence: Sequence, now_s: float) -> None:
         tracked = self._state.tracked[sequence]
         tracked.is_overdue |= self._state.waiting.queue_of(tracked).admits(
-            sequence, now_s, self._pages.lost(sequence, tracked.program, sequence.num_computed)
+            sequence, now_s, self._pages.lost(sequence, tracked.num_known_tokens, sequence.num_computed)
         )
         if sequence.num_cached_tokens < 0:
             tracked.frontier = sequence.num_computed  # what the cache had is free

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from radixserve_runtime.cache.accounts import owner_of
 
@@ -15,6 +16,22 @@ if TYPE_CHECKING:
 
 #: Part of the pool that is free or cached while pages are plenty.
 _PLENTY = 0.5
+
+#: Of a program's contexts so many are remembered (sub-agents have their own beside the main one).
+_NUM_CONTEXTS = 8
+
+#: In so many parts a context is compared with what comes later, which may agree with some of it only.
+_NUM_PARTS = 8
+
+
+def _checksums(tokens: TokenRun, lengths: list[int]) -> list[int]:
+    """Of the first tokens, by lengths that grow. Costs the memory that is read once."""
+    view, values, value, start = memoryview(tokens), list[int](), 0, 0
+    for length in lengths:
+        value = crc32(view[start:length], value)
+        start = length
+        values.append(value)
+    return values
 
 
 def match_limit(sequence: Sequence) -> int:
@@ -71,14 +88,15 @@ class SequencePages:
         """Whether its KV would stay in the tree for a good while if it were preempted now, as much else would be evicted before."""
         return self._cache.enabled and self._pool.num_available >= _PLENTY * self._pool.num_pages
 
-    def lost(self, sequence: Sequence, program: Program, num_cached_tokens: int) -> int:
-        """How many tokens of a waiting sequence its program had computed and must compute again, as far as can be told; none while nothing is evicted.
+    def known(self, program: Program, tokens: TokenRun) -> int:
+        """About how many tokens at the beginning of a new sequence its program had computed before, whether the cache still has them or not."""
+        lengths = sorted(length for length in program.contexts if length <= len(tokens))
+        sums = zip(lengths, _checksums(tokens, lengths), strict=True)
+        return max((length for length, value in sums if program.contexts[length] == value), default=0)
 
-        Another branch's context may be longer, and this one's new: then it is an overestimate.
-        """
-        if not self._cache.enabled or self._cache.num_evicted_pages == program.evictions_seen:
-            return 0
-        return max(0, min(program.context_tokens, sequence.num_tokens - 1) - num_cached_tokens)
+    def lost(self, sequence: Sequence, num_known_tokens: int, num_cached_tokens: int) -> int:
+        """How many tokens of a waiting sequence were computed before and have to be computed again, as the cache has evicted them."""
+        return max(0, min(num_known_tokens, match_limit(sequence)) - num_cached_tokens) if self._cache.enabled else 0
 
     def capacity_tokens(self, sequence: Sequence, tokens: TokenRun) -> int:
         """Most tokens that it could ever have KV for: what its tenant can have, and the public pages that it begins with."""
@@ -129,10 +147,14 @@ class SequencePages:
         """Drop all that its tenant has in the cache and no sequence uses: pages that it shares with the tree alone need no copy then."""
         self._cache.drop_own(owner_of(sequence.namespace))
 
-    def remember(self, sequence: Sequence, program: Program) -> None:
-        """The cache has all that a sequence has computed."""
-        program.context_tokens = max(program.context_tokens, sequence.num_computed)
-        program.evictions_seen = self._cache.num_evicted_pages
+    def remember(self, sequence: Sequence, tokens: TokenRun, program: Program) -> None:
+        """The context that a sequence has computed is its program's."""
+        lengths = sorted({max(1, sequence.num_computed * part // _NUM_PARTS) for part in range(1, _NUM_PARTS + 1)})
+        for length, value in zip(lengths, _checksums(tokens, lengths), strict=True):
+            program.contexts.pop(length, None)
+            program.contexts[length] = value
+        while len(program.contexts) > _NUM_CONTEXTS * _NUM_PARTS:
+            del program.contexts[next(iter(program.contexts))]
 
     def detach(self, sequence: Sequence, tokens: TokenRun) -> None:
         """Leave what is computed in the tree and let go of everything."""

@@ -83,7 +83,8 @@ class Pressure:
             sequence.num_draft = 0
         self._state.stop(sequence)
         tracked.num_cached_tokens, tracked.cache_version = (sequence.num_computed if self._cache.enabled else 0), -1
-        self._pages.remember(sequence, tracked.program)
+        tracked.num_known_tokens = max(tracked.num_known_tokens, sequence.num_computed)
+        self._pages.remember(sequence, tracked.tokens, tracked.program)
         self._pages.detach(sequence, tracked.tokens)
         sequence.status = Status.WAITING
         sequence.num_preemptions += 1

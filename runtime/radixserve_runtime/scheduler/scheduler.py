@@ -126,6 +126,7 @@ class Scheduler:
         sequence.status = Status.WAITING
         tenant, program = self._accounts.enter(sequence.tenant), self._accounts.enter_program(sequence)
         tracked = self._state.tracked[sequence] = Tracked(tokens, now_s, tenant, program, last_chunk_s=now_s)
+        tracked.num_known_tokens = self._pages.known(program, tokens)
         self._state.waiting.push(sequence, tracked)
         self._selection.look_up((sequence,))
 
@@ -183,7 +184,7 @@ class Scheduler:
         self.drop_draft(sequence)
         if sequence.status is Status.RUNNING:
             self._state.stop(sequence)
-            self._pages.remember(sequence, tracked.program)
+            self._pages.remember(sequence, tracked.tokens, tracked.program)
             self._pages.detach(sequence, tracked.tokens)
         else:
             self._state.waiting.remove(sequence, tracked)

@@ -100,7 +100,7 @@ class Selection:
             if tracked.cache_version != version:
                 match = self._cache.match(sequence.namespace, tracked.tokens, match_limit(sequence))
                 tracked.num_cached_tokens, tracked.cache_version = match.num_tokens, version
-                tracked.num_lost_tokens = self._pages.lost(sequence, tracked.program, match.num_tokens)
+                tracked.num_lost_tokens = self._pages.lost(sequence, tracked.num_known_tokens, match.num_tokens)
                 self._state.waiting.recount(sequence, tracked)
 
     def keys(self, candidates: list[Sequence]) -> dict[Sequence, OrderKey]:

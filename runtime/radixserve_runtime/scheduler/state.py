@@ -29,8 +29,10 @@ class Tracked:
     cache_version: int = -1
     num_cached_tokens: int = 0
     """Found in the cache when its version was `cache_version`."""
+    num_known_tokens: int = 0
+    """Of its beginning, what was computed before it was added, or before it was preempted."""
     num_lost_tokens: int = 0
-    """Of its program's context, what the cache had and has evicted: as `num_cached_tokens` was found."""
+    """What the cache has evicted of that: as `num_cached_tokens` was found."""
     frontier: int = 0
     """Tokens that were charged: what is computed again after a preemption isn't charged again."""
     start_frontier: int = 0

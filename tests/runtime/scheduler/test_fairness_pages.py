@@ -166,3 +166,20 @@ def test_what_is_warm_goes_first_once_contexts_were_lost() -> None:
     goes_on = machine.add(warm, 1, program=3)
     machine.run_all()
     assert machine.order[3:] == [goes_on, young, again]
+
+
+def test_what_is_new_to_a_program_is_not_lost() -> None:
+    """Also while the cache evicts what others had, and where a context agrees with an earlier one in part only."""
+    machine = Quick(40, 16, max_running=1)
+
+    def lost(tokens: list[int], program: int) -> int:
+        tracked = machine.scheduler._state.tracked[machine.add(tokens, 1, program=program)]
+        machine.run_all()
+        return tracked.num_lost_tokens
+
+    first = prompt(320, 0)
+    assert lost(first, 1) == 0
+    assert [lost(prompt(300, number), 2) for number in range(1, 4)] == [0, 0, 0]
+    assert machine.cache.num_evicted_pages > 0
+    assert lost(prompt(300, 9), 1) == 0, "another context of the same program"
+    assert 200 <= lost([*first[:290], *prompt(30, 10)], 1) <= 290
