@@ -106,12 +106,13 @@ def test_a_cache_that_can_not_be_written(isa, tmp_path):
 
 
 def test_variants_by_processor_flags():
-    avx2 = {"avx2", "fma"}
+    avx2 = {"avx2", "fma", "f16c"}
     avx512 = avx2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
     assert supported_isas(frozenset()) == []
     assert supported_isas(frozenset(avx2)) == ["avx2"]
     assert supported_isas(frozenset(avx512)) == ["avx512", "avx2"]
-    assert supported_isas(frozenset(avx512 | {"avx512_bf16"})) == ["avx512_bf16", "avx512", "avx2"]
+    assert supported_isas(frozenset(avx512 | {"avx512_bf16"})) == ["avx512", "avx2"], "products of codes are wanted too"
+    assert supported_isas(frozenset(avx512 | {"avx512_bf16", "avx512_vnni"})) == ["avx512_bf16", "avx512", "avx2"]
 
 
 def test_auto_is_the_best_that_runs(make_cpu, kernel_cache, batches):
