@@ -113,7 +113,55 @@ def sample(number: int) -> Sample:
     schema = maker.parameters(number)
     verb, noun = _VERBS[number % len(_VERBS)], _NOUNS[number % len(_NOUNS)]
     tool = ToolSpec(name=f"{verb}_{noun}", description=f"{verb.capitalize()} a {noun}.", parameters=json.dumps(schema))
-    return Sample(tool, schema, tuple(sorted(maker.kinds)), f"Please {verb} a {noun} for me.")
+    asked = "; ".join(
+        f"{name}: {_said(node, schema, name)}" for name, node in schema["properties"].items() if name in schema["required"]
+    )
+    return Sample(tool, schema, tuple(sorted(maker.kinds)), f"Please {verb} a {noun}. {asked}.")
+
+
+_VALUES = {
+    "name": "Anna",
+    "title": "Monday plan",
+    "description": "A short one",
+    "query": "blue shoes",
+    "city": "Oslo",
+    "language": "French",
+    "reason": "it is late",
+    "note": "call me",
+    "date": "2025-03-14",
+    "date-time": "2025-03-14T09:30:00Z",
+    "time": "09:30:00Z",
+    "email": "anna@example.com",
+    "uuid": "6f1c2a34-9b7d-4e21-8c55-0d3f6a7b8c9d",
+    "ipv4": "10.0.0.7",
+    "uri": "https://example.com/a",
+    _PATTERNS[0]: "AB-1234",
+    _PATTERNS[1]: "+4712345678",
+    _PATTERNS[2]: "#00ff7f",
+    _PATTERNS[3]: "v1.2",
+    _PATTERNS[4]: "blue_shoes",
+    _PATTERNS[5]: "low-1",
+}
+
+
+def _said(node: dict[str, Any], root: dict[str, Any], name: str = "") -> str:
+    """What a user would say for a value: requests name the values that they are about."""
+    if "$ref" in node:
+        return _said(root["$defs"][node["$ref"].rpartition("/")[2]], root)
+    for options in ("anyOf", "oneOf"):
+        if options in node:
+            # A reference that may be left out leads back to where it stands: nobody says that.
+            return _said(next(option for option in node[options] if "$ref" not in option), root)
+    if "enum" in node or "const" in node:
+        return str(node.get("const", node.get("enum", [""])[0]))
+    kind = node["type"] if isinstance(node["type"], str) else node["type"][0]
+    if kind == "object":
+        return ", ".join(f"{key} {_said(value, root, key)}" for key, value in node["properties"].items())
+    if kind == "array":
+        return f"{_said(node['items'], root)}"
+    if kind == "string":
+        return _VALUES.get(node.get("format", node.get("pattern", name)), "Oslo")
+    return {"boolean": "yes", "integer": "7", "number": "2.5", "null": "none"}[kind]
 
 
 class _Maker:

@@ -117,7 +117,8 @@ def generate(client: Client, samples: Sequence[Sample], at_a_time: int) -> dict[
             if isinstance(ended, wire.Failed):
                 problems.append(f"{call.sample.tool.name}: {ended.message}")
             elif ended.finish_reason != "tool_calls":
-                problems.append(f"{call.sample.tool.name}: {ended.finish_reason}: {call.sample.tool.parameters}")
+                text = client.query("detokenize", {"ids": list(ended.token_ids)}).result(30)["text"]
+                problems.append(f"{call.sample.tool.name}: {ended.finish_reason}: {text}")
             else:
                 finished += 1
                 lengths.append(len(ended.token_ids))
