@@ -26,6 +26,7 @@ LinkState: TypeAlias = Literal["loading", "ready", "down"]
 _PING_S = 1.0
 _HELLO_AGAIN_S = 2.0
 _MAX_RESENDS = 4
+_MAX_SENT_GRAMMARS = 4096
 
 
 @dataclass(slots=True)
@@ -233,6 +234,8 @@ class RuntimeLink:
             grammar = message.grammar
             if grammar.key in self._sent_grammars:
                 grammar = runtime.GrammarRef(key=grammar.key)
+            elif len(self._sent_grammars) >= _MAX_SENT_GRAMMARS:
+                self._sent_grammars.clear()  # to send one again does no harm
             self._sent_grammars.add(grammar.key)
             self._outgoing.append(msgspec.structs.replace(message, base=base, grammar=grammar))
         else:

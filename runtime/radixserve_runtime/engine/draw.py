@@ -56,7 +56,7 @@ class Drawer:
     def attach_grammar(self, generation: Generation, grammar: GrammarRef) -> bool:
         """Give a generation its grammar; False when the payload is needed first. Raises `GrammarError`."""
         if grammar.payload:
-            self._grammars.put(grammar.key, grammar.payload)
+            self._grammars.put(grammar.key, grammar.payload, generation.message.owner.tenant)
         elif not self._grammars.has(grammar.key):
             return False
         generation.grammar = self._grammars.matcher(grammar.key)

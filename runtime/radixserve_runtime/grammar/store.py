@@ -78,7 +78,8 @@ class RequestGrammar:
 
 
 class GrammarStore:
-    """Up to `capacity` grammars, least recently used first out. Requests keep the grammar that they use.
+    """Up to `capacity` grammars; of more, the tenant that has the most here loses its least recently used one. Requests keep the
+    grammar that they use. Keys of different tenants differ.
 
     vocabulary: bytes of each token, b"" for control tokens. vocab_size: rows of the LM head, at least the vocabulary.
     """
@@ -92,7 +93,10 @@ class GrammarStore:
         self._num_words = num_mask_words(vocab_size)
         self._eos_token_ids = sorted(set(eos_token_ids))
         self._capacity = capacity
-        self._compiled: OrderedDict[str, Any] = OrderedDict()
+        self._compiled: dict[str, tuple[str, Any]] = {}
+        """By key, with the tenant."""
+        self._of_tenant: dict[str, OrderedDict[str, None]] = {}
+        """Keys, the least recently used first."""
         self._tokenizer_info: Any = None
         self._compiler: Any = None
 
@@ -109,8 +113,8 @@ class GrammarStore:
         """Whether `matcher(key)` will find its grammar."""
         return key in self._compiled
 
-    def put(self, key: str, payload: bytes) -> None:
-        """Keep a grammar: xgrammar's serialised form (a millisecond per 80 kB), or a grammar's text, which the tokenizer process
+    def put(self, key: str, payload: bytes, tenant: str = "") -> None:
+        """Keep a tenant's grammar: xgrammar's serialised form (a millisecond per 80 kB), or a grammar's text, which the tokenizer process
         has compiled before and found quick. Raises `GrammarError` where it can't be read.
 
         The serialised form names the vocabulary it was compiled for, and another one is refused.
@@ -124,19 +128,30 @@ class GrammarStore:
                 compiled = self._compile(payload.decode())
         except (RuntimeError, UnicodeDecodeError) as error:
             raise GrammarError(f"the compiled grammar can't be read: {_first_line(error)}") from error
-        self._compiled[key] = compiled
-        self._compiled.move_to_end(key)
-        while len(self._compiled) > self._capacity:
-            self._compiled.popitem(last=False)
+        self._forget(key)
+        self._compiled[key] = (tenant, compiled)
+        self._of_tenant.setdefault(tenant, OrderedDict())[key] = None
+        if len(self._compiled) > self._capacity:
+            largest = max(self._of_tenant, key=lambda name: len(self._of_tenant[name]))
+            self._forget(next(iter(self._of_tenant[largest])))
+
+    def _forget(self, key: str) -> None:
+        if key not in self._compiled:
+            return
+        tenant, _ = self._compiled.pop(key)
+        del self._of_tenant[tenant][key]
+        if not self._of_tenant[tenant]:
+            del self._of_tenant[tenant]
 
     def matcher(self, key: str) -> RequestGrammar:
         """A request's own state at the start of a grammar. Raises `GrammarError` where the key isn't here."""
         import xgrammar
 
-        compiled = self._compiled.get(key)
-        if compiled is None:
+        found = self._compiled.get(key)
+        if found is None:
             raise GrammarError(f"grammar {key!r} is not here: send it again with its payload")
-        self._compiled.move_to_end(key)
+        tenant, compiled = found
+        self._of_tenant[tenant].move_to_end(key)
         return RequestGrammar(xgrammar.GrammarMatcher(compiled), len(self._vocabulary), self._num_words)
 
     def new_mask_row(self) -> torch.Tensor:

@@ -96,6 +96,17 @@ def test_the_least_recently_used_grammar_goes_and_running_requests_keep_theirs(s
         store.matcher("b")
 
 
+def test_a_tenants_flood_evicts_its_own_grammars():
+    store = GrammarStore(VOCABULARY, VOCAB_SIZE, [EOS], capacity=4)
+    for key in ("q1", "q2"):
+        store.put(key, payload("a"), "quiet")
+    for number in range(6):
+        store.put(f"l{number}", payload("b"), "loud")
+    assert [key for key in ("q1", "q2", *(f"l{number}" for number in range(6))) if store.has(key)] == ["q1", "q2", "l4", "l5"]
+    store.put("l5", payload("c"), "loud")
+    assert store.has("l4"), "the same key again takes no more room"
+
+
 @pytest.mark.parametrize("broken", [b"", b"{", b"{}", b"null", b"\xff\xfe", b"[" * 10_000])
 def test_a_broken_payload_is_a_named_error(store, broken):
     with pytest.raises(GrammarError, match="can't be read"):

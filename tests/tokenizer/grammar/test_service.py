@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from radixserve_tokenizer.grammar.cache import FailureCache, PayloadCache
+from radixserve_tokenizer.grammar.cache import FailureCache, SharedRoom
 from radixserve_tokenizer.grammar.messages import Compile, FrameError, FrameReader, Start, decode_to_worker, frame
 from radixserve_tokenizer.grammar.service import MAX_QUEUED, Compiled, CompileFailed, GrammarService
 from radixserve_tokenizer.protocol import Constraint
@@ -66,7 +66,7 @@ def test_each_kind_compiles_and_what_comes_out_is_enforced(service, sentences):
         Constraint(kind="ebnf", source='root ::= "x" | "y"'),
     ]
     for ticket, constraint in enumerate(constraints):
-        service.submit(ticket, constraint)
+        service.submit(ticket, constraint, "t")
     outcomes = wait_for(service, 4)
     assert [outcome.ticket for outcome in outcomes] == [0, 1, 2, 3]
     assert all(isinstance(outcome, Compiled) for outcome in outcomes)
@@ -77,21 +77,21 @@ def test_each_kind_compiles_and_what_comes_out_is_enforced(service, sentences):
 
 
 def test_refusals_come_the_same_way_and_wake_the_poller(service):
-    service.submit(7, Constraint(kind="json_schema", source='{"properties": {"x": {}'))
+    service.submit(7, Constraint(kind="json_schema", source='{"properties": {"x": {}'), "t")
     poll = select.poll()
     poll.register(service.fileno(), select.POLLIN)
     assert poll.poll(1000)
     [outcome] = service.receive()
     assert outcome == CompileFailed(7, "the schema: it is not valid JSON: Expecting ',' delimiter: line 1 column 24 (char 23)")
-    service.submit(8, Constraint(kind="regex", source="(a"))
-    service.submit(9, Constraint(kind="ebnf", source=""))
+    service.submit(8, Constraint(kind="regex", source="(a"), "t")
+    service.submit(9, Constraint(kind="ebnf", source=""), "t")
     assert [type(outcome) for outcome in service.receive()] == [CompileFailed, CompileFailed]
 
 
 def test_what_the_compiler_rejects_fails_with_its_message(service):
-    service.submit(1, Constraint(kind="ebnf", source="root ::= missing"))
-    service.submit(2, Constraint(kind="regex", source="ok"))
-    service.submit(3, Constraint(kind="json_schema", source='{"properties": {"x": {"requird": ["a"]}}}'))
+    service.submit(1, Constraint(kind="ebnf", source="root ::= missing"), "t")
+    service.submit(2, Constraint(kind="regex", source="ok"), "t")
+    service.submit(3, Constraint(kind="json_schema", source='{"properties": {"x": {"requird": ["a"]}}}'), "t")
     first, second, third = wait_for(service, 3)
     assert isinstance(first, CompileFailed)
     assert "missing" in first.message
@@ -102,15 +102,15 @@ def test_what_the_compiler_rejects_fails_with_its_message(service):
 def test_equal_constraints_are_compiled_once(service):
     raw = '{"enum": ["在线"]}'
     escaped = r'{ "enum" : ["\u5728\u7ebf"] }'
-    service.submit(1, Constraint(kind="json_schema", source=raw))
-    service.submit(2, Constraint(kind="json_schema", source=escaped))
+    service.submit(1, Constraint(kind="json_schema", source=raw), "t")
+    service.submit(2, Constraint(kind="json_schema", source=escaped), "t")
     assert service.num_waiting == 1
     first, second = wait_for(service, 2)
     assert (first.key, first.payload) == (second.key, second.payload)
     pid = service.worker_pid
     os.kill(pid, signal.SIGSTOP)  # the cache answers without the worker
     try:
-        service.submit(3, Constraint(kind="json_schema", source=raw))
+        service.submit(3, Constraint(kind="json_schema", source=raw), "t")
         assert service.receive() == [Compiled(3, first.key, first.payload)]
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -120,8 +120,8 @@ def test_a_catastrophic_grammar_is_killed_and_the_next_one_works():
     service = GrammarService(VOCABULARY, [EOS], timeout_s=0.5, memory_mb=4096)
     try:
         pid = service.worker_pid
-        service.submit(1, SLOW)
-        service.submit(2, Constraint(kind="regex", source="ab"))
+        service.submit(1, SLOW, "t")
+        service.submit(2, Constraint(kind="regex", source="ab"), "t")
         first, second = wait_for(service, 2)
         assert first == CompileFailed(1, "compiling it took longer than 0.5 s: simplify it")
         assert isinstance(second, Compiled)
@@ -129,7 +129,7 @@ def test_a_catastrophic_grammar_is_killed_and_the_next_one_works():
         assert gone(pid)
         assert not first.retryable
         # Sent again it fails at once, without another half second of the worker.
-        service.submit(3, SLOW)
+        service.submit(3, SLOW, "t")
         assert service.receive() == [CompileFailed(3, first.message)]
     finally:
         service.close()
@@ -138,8 +138,8 @@ def test_a_catastrophic_grammar_is_killed_and_the_next_one_works():
 def test_the_worker_is_bounded_in_memory():
     service = GrammarService(VOCABULARY, [EOS], timeout_s=60.0, memory_mb=48)
     try:
-        service.submit(1, Constraint(kind="regex", source="(.{1,2000}a){1,3}"))
-        service.submit(2, Constraint(kind="regex", source="ab"))
+        service.submit(1, Constraint(kind="regex", source="(.{1,2000}a){1,3}"), "t")
+        service.submit(2, Constraint(kind="regex", source="ab"), "t")
         outcomes = {outcome.ticket: outcome for outcome in wait_for(service, 2)}
         assert isinstance(outcomes[1], CompileFailed)
         # Which of the two depends on where in the compiler it runs out.
@@ -150,10 +150,10 @@ def test_the_worker_is_bounded_in_memory():
 
 
 def test_a_killed_worker_fails_its_job_alone(service):
-    service.submit(0, Constraint(kind="regex", source="warm"))
+    service.submit(0, Constraint(kind="regex", source="warm"), "t")
     wait_for(service, 1)
-    service.submit(1, SLOW)
-    service.submit(2, Constraint(kind="regex", source="ab"))
+    service.submit(1, SLOW, "t")
+    service.submit(2, Constraint(kind="regex", source="ab"), "t")
     os.kill(service.worker_pid, signal.SIGKILL)
     outcomes = {outcome.ticket: outcome for outcome in wait_for(service, 2)}
     assert isinstance(outcomes[1], CompileFailed)
@@ -162,17 +162,17 @@ def test_a_killed_worker_fails_its_job_alone(service):
     # Idle, too.
     pid = service.worker_pid
     os.kill(pid, signal.SIGKILL)
-    service.submit(3, Constraint(kind="regex", source="ba"))
+    service.submit(3, Constraint(kind="regex", source="ba"), "t")
     [outcome] = wait_for(service, 1)
     assert outcome.ticket == 3
     assert service.worker_pid != pid
 
 
 def test_cancelled_tickets_have_no_outcome(service):
-    service.submit(1, Constraint(kind="regex", source="a1"))
-    service.submit(2, Constraint(kind="regex", source="a2"))
-    service.submit(3, Constraint(kind="regex", source="a2"))
-    service.submit(4, Constraint(kind="regex", source="(x"))
+    service.submit(1, Constraint(kind="regex", source="a1"), "t")
+    service.submit(2, Constraint(kind="regex", source="a2"), "t")
+    service.submit(3, Constraint(kind="regex", source="a2"), "t")
+    service.submit(4, Constraint(kind="regex", source="(x"), "t")
     for ticket in (1, 2, 4, 99):
         service.cancel(ticket)
     assert service.num_waiting == 1
@@ -181,7 +181,7 @@ def test_cancelled_tickets_have_no_outcome(service):
 
 def test_the_queue_is_bounded(service):
     for ticket in range(MAX_QUEUED + 1):
-        service.submit(ticket, Constraint(kind="regex", source=f"a{ticket}"))
+        service.submit(ticket, Constraint(kind="regex", source=f"a{ticket}"), "t")
     [outcome] = service.receive()
     assert outcome.ticket == MAX_QUEUED
     assert "waiting" in outcome.message
@@ -189,17 +189,65 @@ def test_the_queue_is_bounded(service):
     assert len(wait_for(service, MAX_QUEUED)) == MAX_QUEUED
 
 
+def test_a_full_queue_is_not_full_for_another_tenant(service):
+    for ticket in range(MAX_QUEUED):
+        service.submit(ticket, Constraint(kind="regex", source=f"a{ticket}"), "loud")
+    service.submit(1000, Constraint(kind="regex", source="b"), "quiet")
+    [outcome] = service.receive()
+    assert (outcome.ticket, outcome.retryable) == (MAX_QUEUED - 1, True)
+    service.submit(1001, Constraint(kind="regex", source="c"), "loud")
+    [outcome] = service.receive()
+    assert (outcome.ticket, outcome.retryable) == (1001, True)
+    order = [outcome.ticket for outcome in wait_for(service, MAX_QUEUED)]
+    assert order.index(1000) <= 2, "it waits for what runs, not for the row"
+    assert service.num_waiting == 0
+
+
+def test_what_a_tenant_has_compiled_is_neither_found_nor_named_the_same_for_another(service):
+    constraint = Constraint(kind="regex", source="ab+")
+    service.submit(1, constraint, "a")
+    service.submit(2, constraint, "b")
+    assert service.num_waiting == 2
+    first, second = sorted(wait_for(service, 2), key=lambda outcome: outcome.ticket)
+    assert first.payload == second.payload
+    assert first.key != second.key
+    pid = service.worker_pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        service.submit(3, constraint, "c")
+        service.submit(4, constraint, "b")
+        assert service.receive() == [Compiled(4, second.key, second.payload)]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert [outcome.ticket for outcome in wait_for(service, 1)] == [3]
+
+
+def test_a_failure_is_the_tenants_own(service):
+    bad = Constraint(kind="ebnf", source="root ::= missing")
+    service.submit(1, bad, "a")
+    [failed] = wait_for(service, 1)
+    pid = service.worker_pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        service.submit(2, bad, "b")
+        service.submit(3, bad, "a")
+        assert service.receive() == [CompileFailed(3, failed.message)]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert [outcome.ticket for outcome in wait_for(service, 1)] == [2]
+
+
 def test_a_worker_that_can_not_start_is_an_error_and_no_loop(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     service = GrammarService(VOCABULARY, [EOS])
     try:
-        service.submit(1, Constraint(kind="regex", source="ab"))
+        service.submit(1, Constraint(kind="regex", source="ab"), "t")
         [outcome] = wait_for(service, 1)
         assert isinstance(outcome, CompileFailed)
         assert "can't be started" in outcome.message
         assert outcome.retryable
         assert service.worker_pid is None
-        service.submit(2, Constraint(kind="regex", source="ab"))
+        service.submit(2, Constraint(kind="regex", source="ab"), "t")
         assert service.receive() == []
         monkeypatch.undo()
         service.tick(time.monotonic() + 60.0)
@@ -215,7 +263,7 @@ def test_the_worker_is_niced_and_dies_with_its_parent():
         "from radixserve_tokenizer.protocol import Constraint\n"
         "if __name__ == '__main__':\n"
         "    service = GrammarService([bytes([b]) for b in range(256)] + [b''], [256])\n"
-        "    service.submit(1, Constraint(kind='regex', source='ab'))\n"
+        "    service.submit(1, Constraint(kind='regex', source='ab'), 't')\n"
         "    while not service.receive():\n"
         "        service.tick()\n"
         "        time.sleep(0.02)\n"
@@ -237,35 +285,50 @@ def test_the_worker_is_niced_and_dies_with_its_parent():
 def test_close_leaves_nothing_behind():
     service = GrammarService(VOCABULARY, [EOS])
     pid = service.worker_pid
-    service.submit(1, Constraint(kind="regex", source="ab"))
+    service.submit(1, Constraint(kind="regex", source="ab"), "t")
     service.close()
     assert gone(pid)
 
 
-def test_payload_cache_is_bounded_by_bytes():
-    cache = PayloadCache(10)
-    cache.put("a", b"1234")
-    cache.put("b", b"1234")
-    assert cache.get("a") == b"1234"
-    cache.put("c", b"1234")
-    assert [cache.get(key) is not None for key in "abc"] == [True, False, True]
-    cache.put("a", b"1")
-    assert cache.num_bytes == 5
-    cache.put("huge", b"x" * 11)
-    assert cache.get("huge") is None
-    cache.put("a", b"x" * 11)
-    assert cache.get("a") is None
-    assert cache.num_bytes == 4
+def test_the_room_is_bounded():
+    room = SharedRoom[bytes](10)
+    room.put("t", "a", b"1", 4)
+    room.put("t", "b", b"2", 4)
+    assert room.get("t", "a") == b"1"
+    room.put("t", "c", b"3", 4)
+    assert [room.get("t", key) is not None for key in "abc"] == [True, False, True]
+    room.put("t", "a", b"4", 1)
+    assert (room.get("t", "a"), room.size) == (b"4", 5)
+    room.put("t", "huge", b"5", 11)
+    assert room.get("t", "huge") is None
+    room.put("t", "a", b"6", 11)
+    assert (room.get("t", "a"), room.size) == (None, 4)
+
+
+def test_one_tenant_finds_and_evicts_nothing_of_another():
+    room = SharedRoom[int](10)
+    for key in range(5):
+        room.put("quiet", f"{key}", key, 1)
+    for key in range(100):
+        room.put("loud", f"{key}", key, 1)
+    assert [room.get("quiet", f"{key}") for key in range(5)] == [0, 1, 2, 3, 4]
+    assert [key for key in range(100) if room.get("loud", f"{key}") is not None] == [95, 96, 97, 98, 99]
+    assert room.get("third", "99") is None
+    room.put("quiet", "5", 5, 1)  # more than its share, so at its own cost
+    assert room.get("loud", "95") is not None
+    assert room.get("quiet", "0") is None
+    assert room.size == 10
 
 
 def test_failures_are_forgotten_after_a_while():
     cache = FailureCache(max_entries=2, ttl_s=10.0)
-    cache.put("a", "bad", now=0.0)
-    assert cache.get("a", now=9.9) == "bad"
-    assert cache.get("a", now=10.0) is None
-    cache.put("b", "bad", now=0.0)
-    cache.put("c", "bad", now=0.0)
-    assert cache.get("a", now=1.0) is None
+    cache.put("t", "a", "bad", now=0.0)
+    assert cache.get("t", "a", now=9.9) == "bad"
+    assert cache.get("t", "a", now=10.0) is None
+    assert cache.get("other", "a", now=0.0) is None
+    cache.put("t", "b", "bad", now=0.0)
+    cache.put("t", "c", "bad", now=0.0)
+    assert cache.get("t", "a", now=1.0) is None
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 1000])

@@ -6,19 +6,21 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from radixserve_runtime import protocol as rt
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.config import TokenizerConfig
-from radixserve_tokenizer.grammar.composite import Composite
 from radixserve_tokenizer.programs.core import Core
 from radixserve_tokenizer.programs.transcript import TextModel
 from radixserve_tokenizer.text.template import ChatTemplate
 from radixserve_tokenizer.text.tokenizer import Control, TextTokenizer
 from radixserve_tokenizer.text.vocabulary import byte_level_alphabet
+
+if TYPE_CHECKING:
+    from radixserve_tokenizer.grammar.composite import Composite
 
 M = TypeVar("M")
 
@@ -79,17 +81,19 @@ class FakeCompiler:
 
     def __init__(self) -> None:
         self.submitted: list[wire.Constraint | Composite] = []
+        self.tenants: list[str] = []
         self.answers: list[Compiled | CompileFailed] = []
         self.hold = False
 
-    def submit(self, ticket: int, constraint: wire.Constraint | Composite) -> None:
+    def submit(self, ticket: int, constraint: wire.Constraint | Composite, tenant: str) -> None:
         self.submitted.append(constraint)
+        self.tenants.append(tenant)
         if "bad" in constraint.source:
             self.answers.append(CompileFailed(ticket, "the schema is bad at #/x"))
         elif "full" in constraint.source:
             self.answers.append(CompileFailed(ticket, "try again later", retryable=True))
         else:
-            self.answers.append(Compiled(ticket, f"key-{constraint.source}", b"payload " + constraint.source.encode()))
+            self.answers.append(Compiled(ticket, f"key-{tenant}-{constraint.source}", b"payload " + constraint.source.encode()))
 
     def cancel(self, ticket: int) -> None:
         self.answers = [answer for answer in self.answers if answer.ticket != ticket]

@@ -187,7 +187,7 @@ def test_what_is_refused(tools: tuple[wire.ToolSpec, ...], use: wire.ToolUse, pa
 
 def test_an_error_of_the_compiler_is_put_to_the_tool_it_is_about() -> None:
     class Refuses(FakeCompiler):
-        def submit(self, ticket: int, constraint: wire.Constraint | Composite) -> None:
+        def submit(self, ticket: int, constraint: wire.Constraint | Composite, tenant: str) -> None:
             self.answers.append(CompileFailed(ticket, "tool 'get_time': /properties/x: keyword 'not' can't be enforced"))
 
     w = opened()

@@ -28,6 +28,8 @@ class Compile(msgspec.Struct, frozen=True, tag="compile", tag_field="t"):
     job: int
     kind: str
     source: str
+    tenant: str = ""
+    """Whose it is: what was worked out for one tenant is forgotten before another's."""
 
 
 class Started(msgspec.Struct, frozen=True, tag="started", tag_field="t"):

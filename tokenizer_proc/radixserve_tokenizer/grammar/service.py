@@ -3,24 +3,29 @@
     submit -> prepare (a check, here) -> cache? -> queue -> worker process, one job at a time -> receive
 
 Every outcome, also a refusal or a cached one, comes from `receive`, and `fileno` becomes readable when there is one.
+
+Tenants share the worker's time and nothing else: what one has compiled is neither found nor faster for another, so that no
+time tells what others send.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import select
 import time
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from radixserve_tokenizer.grammar.cache import FailureCache, PayloadCache
+from radixserve_tokenizer.grammar.cache import FailureCache, SharedRoom
 from radixserve_tokenizer.grammar.errors import ConstraintError
 from radixserve_tokenizer.grammar.messages import Compile, Result, Start, Started
-from radixserve_tokenizer.grammar.prepare import Prepared, prepare
+from radixserve_tokenizer.grammar.prepare import prepare
 from radixserve_tokenizer.grammar.process import WorkerDied, WorkerProcess
+from radixserve_tokenizer.grammar.queue import FairQueue, Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,16 +37,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_QUEUED = 256
-"""Grammars that may wait for the worker; more are refused."""
+"""Grammars that may wait for the worker; of more the last of the tenant with the most is refused."""
 _START_TIMEOUT_S = 60.0
 _MAX_FAILED_STARTS = 3
 _RETRY_START_S = 5.0
 _FAILURE_TTL_S = 60.0
+_FULL = f"{MAX_QUEUED} grammars are waiting to be compiled: try again later"
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A constraint is ready. `payload` is what the runtime's `GrammarRef` carries; equal constraints have equal keys."""
+    """A constraint is ready. `payload` is what the runtime's `GrammarRef` carries; equal constraints of one tenant have equal keys."""
 
     ticket: int
     key: str
@@ -61,13 +67,6 @@ class CompileFailed:
 
 
 Outcome: TypeAlias = Compiled | CompileFailed
-
-
-@dataclass(slots=True)
-class _Job:
-    number: int
-    prepared: Prepared
-    tickets: list[int] = field(default_factory=list)
 
 
 class GrammarService:
@@ -90,11 +89,13 @@ class GrammarService:
         self._start = Start(vocabulary=tuple(vocabulary), eos_token_ids=tuple(eos_token_ids), memory_mb=memory_mb)
         self._timeout_s = timeout_s
         self._clock = clock
-        self._payloads = PayloadCache(cache_mb << 20)
+        self._payloads: SharedRoom[bytes] = SharedRoom(cache_mb << 20)
         self._failures = FailureCache(max_entries=1024, ttl_s=_FAILURE_TTL_S)
-        self._jobs: OrderedDict[str, _Job] = OrderedDict()
-        """All that are not done, by key, in order; the running one is among them."""
-        self._running: _Job | None = None
+        self._jobs: dict[str, Job] = {}
+        """All that are not done, by key; the running one is among them, the others are in the queue."""
+        self._queue = FairQueue()
+        self._running: Job | None = None
+        self._started_at = 0.0
         self._outcomes: deque[Outcome] = deque()
         self._num_jobs = 0
         self._killed: list[WorkerProcess] = []
@@ -108,31 +109,43 @@ class GrammarService:
         self._worker: WorkerProcess | None = None
         self._launch()
 
-    def submit(self, ticket: int, constraint: Constraint | Composite) -> None:
-        """Ask for a constraint; the outcome carries the same ticket. Takes as long as the check: milliseconds at most."""
+    def submit(self, ticket: int, constraint: Constraint | Composite, tenant: str) -> None:
+        """Ask for a tenant's constraint; the outcome carries the same ticket. Takes as long as the check: milliseconds at most."""
         try:
             prepared = prepare(constraint)
         except ConstraintError as error:
             self._finish(CompileFailed(ticket, str(error)))
             return
-        payload = self._payloads.get(prepared.key)
+        key = _tenants_key(tenant, prepared.key)
+        payload = self._payloads.get(tenant, key)
         if payload is not None:
-            self._finish(Compiled(ticket, prepared.key, payload))
+            self._finish(Compiled(ticket, key, payload))
             return
-        failure = self._failures.get(prepared.key, self._clock())
+        failure = self._failures.get(tenant, key, self._clock())
         if failure is not None:
             self._finish(CompileFailed(ticket, failure))
             return
-        job = self._jobs.get(prepared.key)
+        job = self._jobs.get(key)
         if job is None:
-            if len(self._jobs) >= MAX_QUEUED:
-                message = f"{MAX_QUEUED} grammars are waiting to be compiled: try again later"
-                self._finish(CompileFailed(ticket, message, retryable=True))
+            if not self._has_room(tenant):
+                self._finish(CompileFailed(ticket, _FULL, retryable=True))
                 return
             self._num_jobs += 1
-            job = self._jobs[prepared.key] = _Job(self._num_jobs, prepared)
+            job = self._jobs[key] = Job(self._num_jobs, tenant, key, prepared)
+            self._queue.push(job)
         job.tickets.append(ticket)
         self._advance()
+
+    def _has_room(self, tenant: str) -> bool:
+        """Whether one more of this tenant may wait, if need be in place of another's."""
+        if len(self._jobs) < MAX_QUEUED:
+            return True
+        pushed_out = self._queue.to_give_way(tenant)
+        if pushed_out is None:
+            return False
+        self._queue.remove(pushed_out)
+        self._fail(pushed_out, _FULL, retryable=True)
+        return True
 
     def cancel(self, ticket: int) -> None:
         """Nobody wants this outcome any more. A grammar that nobody waits for is not compiled, unless it is already."""
@@ -140,6 +153,7 @@ class GrammarService:
             if ticket in job.tickets:
                 job.tickets.remove(ticket)
                 if not job.tickets and job is not self._running:
+                    self._queue.remove(job)
                     del self._jobs[key]
         self._outcomes = deque(outcome for outcome in self._outcomes if outcome.ticket != ticket)
 
@@ -222,21 +236,21 @@ class GrammarService:
                 job = self._running
                 if job is None or job.number != message.job:
                     raise WorkerDied("an answer to nothing")
-                self._running = None
+                self._stop_running()
                 if message.error:
                     self._fail(job, message.error)
                     if message.is_last:
                         raise WorkerDied("it ran out of memory")
                     return
-                self._payloads.put(job.prepared.key, message.payload)
-                del self._jobs[job.prepared.key]
+                self._payloads.put(job.tenant, job.key, message.payload, max(len(message.payload), 1))
+                del self._jobs[job.key]
                 for ticket in job.tickets:
-                    self._finish(Compiled(ticket, job.prepared.key, message.payload))
+                    self._finish(Compiled(ticket, job.key, message.payload))
 
     def _on_death(self, reason: str) -> None:
         """The worker died or has to: its job fails with `reason`, the others go to the next worker."""
         self._kill_worker()
-        job, self._running = self._running, None
+        job = self._stop_running()
         if job is not None:
             _log.warning("grammar worker: %s", reason)
             self._fail(job, reason)
@@ -249,7 +263,7 @@ class GrammarService:
         # Starting again and again would be a loop; say so to those who wait, and try again in a while.
         self._failed_starts = 0
         self._deadline = self._clock() + _RETRY_START_S
-        for waiting in list(self._jobs.values()):
+        while (waiting := self._queue.pop()) is not None:
             self._fail(waiting, "the grammar compiler can't be started: see the server's log", retryable=True)
 
     def _kill_worker(self) -> None:
@@ -261,20 +275,35 @@ class GrammarService:
 
     def _advance(self) -> None:
         """Give the worker the next job if it is free."""
-        if self._worker is None or not self._ready or self._running is not None or not self._jobs:
+        if self._worker is None or not self._ready or self._running is not None:
             return
-        job = self._running = next(iter(self._jobs.values()))
-        self._deadline = self._clock() + self._timeout_s
-        self._worker.send(Compile(job=job.number, kind=job.prepared.kind, source=job.prepared.source))
+        job = self._running = self._queue.pop()
+        if job is None:
+            return
+        self._started_at = self._clock()
+        self._deadline = self._started_at + self._timeout_s
+        self._worker.send(Compile(job=job.number, kind=job.prepared.kind, source=job.prepared.source, tenant=job.tenant))
         self._watch()
 
-    def _fail(self, job: _Job, message: str, *, retryable: bool = False) -> None:
+    def _stop_running(self) -> Job | None:
+        """The job that the worker had; its time is its tenant's."""
+        job, self._running = self._running, None
+        if job is not None:
+            self._queue.charge(job.tenant, self._clock() - self._started_at)
+        return job
+
+    def _fail(self, job: Job, message: str, *, retryable: bool = False) -> None:
         if not retryable:
-            self._failures.put(job.prepared.key, message, self._clock())
-        del self._jobs[job.prepared.key]
+            self._failures.put(job.tenant, job.key, message, self._clock())
+        del self._jobs[job.key]
         for ticket in job.tickets:
             self._finish(CompileFailed(ticket, message, retryable=retryable))
 
     def _finish(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
         os.eventfd_write(self._wake, 1)
+
+
+def _tenants_key(tenant: str, key: str) -> str:
+    """The key of one tenant's grammar, here and in the runtime. Names have no NUL."""
+    return hashlib.sha256(f"{tenant}\0{key}".encode()).hexdigest()[:32]

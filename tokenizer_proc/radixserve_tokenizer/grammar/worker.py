@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from radixserve_tokenizer.grammar.compiler import CompileError, Compiler, OutOfMemoryError
 from radixserve_tokenizer.grammar.messages import Compile, FrameReader, Result, Start, Started, decode_to_worker, frame
+from radixserve_tokenizer.grammar.schema.compile import forget
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.grammar.messages import ToWorker
@@ -47,6 +48,7 @@ def _serve(connection: socket.socket) -> int:
     compiler: Compiler | None = None
     reader = FrameReader()
     exhausted = False
+    tenant = ""
     while data := connection.recv(1 << 16):
         for body in reader.feed(data):
             message: ToWorker = decode_to_worker(body)
@@ -57,6 +59,9 @@ def _serve(connection: socket.socket) -> int:
                     connection.sendall(frame(Started()))
                 case Compile():
                     assert compiler is not None, "a job before Start"
+                    if message.tenant != tenant:
+                        tenant = message.tenant
+                        forget()
                     try:
                         payload = compiler.compile(message.kind, message.source)
                         result = Result(job=message.job, payload=payload)

@@ -70,11 +70,12 @@ class Beginnings:
         if plan.grammar is None:
             self._generate(task, None)
             return True
-        grammar = services.grammars.order(plan.grammar, task, partial(self._grammar_came, task))
+        tenant = branch.program.tenant.name
+        grammar = services.grammars.order(plan.grammar, tenant, task, partial(self._grammar_came, task))
         if grammar is not None:
             self._generate(task, grammar)
         else:
-            task.undo = partial(services.grammars.cancel, plan.grammar, task)
+            task.undo = partial(services.grammars.cancel, plan.grammar, tenant, task)
         return True
 
     def begin_scoring(self, branch: Branch, op: wire.Select | wire.Score) -> bool:

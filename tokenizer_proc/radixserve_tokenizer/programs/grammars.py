@@ -1,12 +1,12 @@
-"""Compiled grammars: each constraint is compiled once, however many branches ask for it, and kept while there is room."""
+"""Compiled grammars: each tenant's constraint is compiled once, however many branches ask for it, and kept while there is room."""
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from radixserve_runtime.protocol import GrammarRef
+from radixserve_tokenizer.grammar.cache import SharedRoom
 from radixserve_tokenizer.programs.errors import OpError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class CompiledAnswer(Protocol):
 
     @property
     def key(self) -> str:
-        """Equal for equal grammars."""
+        """Equal for equal grammars of one tenant, and no other tenant's."""
         ...
 
     @property
@@ -65,8 +65,8 @@ class FailedAnswer(Protocol):
 class Compiler(Protocol):
     """What compiles constraints beside this process's loop."""
 
-    def submit(self, ticket: int, constraint: Constraint | Composite) -> None:
-        """Start; the answer comes out of `receive` later."""
+    def submit(self, ticket: int, constraint: Constraint | Composite, tenant: str) -> None:
+        """Start, as a part of this tenant's work; the answer comes out of `receive` later."""
         ...
 
     def cancel(self, ticket: int) -> None:
@@ -82,44 +82,57 @@ class Compiler(Protocol):
         ...
 
 
+class _Wanted(NamedTuple):
+    """What is looked up: a tenant finds its own grammars alone."""
+
+    tenant: str
+    kind: str
+    source: str
+
+    @property
+    def key(self) -> str:
+        """Among the tenant's. Kinds have no NUL."""
+        return f"{self.kind}\0{self.source}"
+
+
 class GrammarDesk:
     """Takes orders for grammars and calls back when they are there."""
 
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
-        self._ready: OrderedDict[tuple[str, str], GrammarRef] = OrderedDict()
-        self._ready_bytes = 0
-        self._tickets: dict[int, tuple[str, str]] = {}
-        self._waiting: dict[tuple[str, str], dict[object, Callable[[Result], None]]] = {}
+        self._ready: SharedRoom[GrammarRef] = SharedRoom(_MAX_CACHE_BYTES)
+        self._tickets: dict[int, _Wanted] = {}
+        self._waiting: dict[_Wanted, dict[object, Callable[[Result], None]]] = {}
         self._next_ticket = 0
         self._next_tick = 0.0
 
-    def order(self, constraint: Constraint | Composite, who: object, then: Callable[[Result], None]) -> GrammarRef | None:
-        """The grammar if it is there already; else None, and `then` is called once with the result."""
-        key = (constraint.kind, constraint.source)
-        found = self._ready.get(key)
+    def order(
+        self, constraint: Constraint | Composite, tenant: str, who: object, then: Callable[[Result], None]
+    ) -> GrammarRef | None:
+        """The tenant's grammar if it is there already; else None, and `then` is called once with the result."""
+        wanted = _Wanted(tenant, constraint.kind, constraint.source)
+        found = self._ready.get(tenant, wanted.key)
         if found is not None:
-            self._ready.move_to_end(key)
             return found
-        waiting = self._waiting.get(key)
+        waiting = self._waiting.get(wanted)
         if waiting is None:
-            waiting = self._waiting[key] = {}
+            waiting = self._waiting[wanted] = {}
             self._next_ticket += 1
-            self._tickets[self._next_ticket] = key
-            self._compiler.submit(self._next_ticket, constraint)
+            self._tickets[self._next_ticket] = wanted
+            self._compiler.submit(self._next_ticket, constraint, tenant)
         waiting[who] = then
         return None
 
-    def cancel(self, constraint: Constraint | Composite, who: object) -> None:
+    def cancel(self, constraint: Constraint | Composite, tenant: str, who: object) -> None:
         """`who` does not want it any more; what nobody wants is not compiled."""
-        key = (constraint.kind, constraint.source)
-        waiting = self._waiting.get(key)
+        wanted = _Wanted(tenant, constraint.kind, constraint.source)
+        waiting = self._waiting.get(wanted)
         if waiting is None:
             return
         waiting.pop(who, None)
         if not waiting:
-            del self._waiting[key]
-            for ticket in [ticket for ticket, wanted in self._tickets.items() if wanted == key]:
+            del self._waiting[wanted]
+            for ticket in [ticket for ticket, other in self._tickets.items() if other == wanted]:
                 del self._tickets[ticket]
                 self._compiler.cancel(ticket)
 
@@ -132,8 +145,8 @@ class GrammarDesk:
         if not has_answers:
             return
         for answer in self._compiler.receive():
-            key = self._tickets.pop(answer.ticket, None)
-            if key is None:
+            wanted = self._tickets.pop(answer.ticket, None)
+            if wanted is None:
                 logger.error("the grammar compiler answered ticket %d, which nobody holds", answer.ticket)
                 continue
             result: Result
@@ -141,16 +154,9 @@ class GrammarDesk:
                 result = _refusal(answer)
             else:
                 result = GrammarRef(key=answer.key, payload=answer.payload)
-                self._keep(key, result)
-            for then in list(self._waiting.pop(key, {}).values()):
+                self._ready.put(wanted.tenant, wanted.key, result, len(answer.payload) + len(wanted.source) + 1)
+            for then in list(self._waiting.pop(wanted, {}).values()):
                 then(result)
-
-    def _keep(self, key: tuple[str, str], grammar: GrammarRef) -> None:
-        self._ready[key] = grammar
-        self._ready_bytes += len(grammar.payload)
-        while self._ready_bytes > _MAX_CACHE_BYTES and len(self._ready) > 1:
-            _, oldest = self._ready.popitem(last=False)
-            self._ready_bytes -= len(oldest.payload)
 
 
 def _refusal(answer: FailedAnswer) -> OpError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from radixserve_tokenizer.grammar.errors import ConstraintError
@@ -47,7 +47,7 @@ class Tool:
     def prepared(self) -> Prepared:
         """The grammar of its arguments. Raises `ToolError` where it is seen at once that it can't be enforced; the compiler sees more."""
         try:
-            prepared = _prepare(json.dumps(self.parameters, ensure_ascii=False))
+            prepared = prepare(Constraint(kind="json_schema", source=json.dumps(self.parameters, ensure_ascii=False)))
         except ConstraintError as error:
             raise ToolError(f"tool {self.name!r}: {error}", f"{self.param}.parameters", "invalid_grammar") from error
         if not _is_object(self.parameters, self.parameters, 0):
@@ -127,11 +127,6 @@ def _is_deeper(value: Any, depth: int) -> bool:
         inside = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
         level = [item for items in inside for item in items]
     return bool(level)
-
-
-@lru_cache(maxsize=512)
-def _prepare(source: str) -> Prepared:
-    return prepare(Constraint(kind="json_schema", source=source))
 
 
 def _is_object(node: Any, root: dict[str, Any], depth: int) -> bool:

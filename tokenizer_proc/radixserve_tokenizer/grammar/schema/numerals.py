@@ -278,3 +278,9 @@ def _multiple(divisor: Fraction) -> Automaton:
         return (rest * int(10 ** (places - max(place, 0)))) % modulus == 0
 
     return automaton.explore((0, -1), step, accepts)
+
+
+def forget() -> None:
+    """Drop what was kept of earlier bounds and divisors. (The numerals as such are the same for everyone.)"""
+    _beyond.cache_clear()
+    _multiple.cache_clear()

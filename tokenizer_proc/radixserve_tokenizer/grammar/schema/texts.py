@@ -122,3 +122,9 @@ def _lengths(low: int, high: int | None) -> Automaton:
     if max(low, high or 0) > MAX_COUNTED_LENGTH:
         raise TooComplexError(f"a length above {MAX_COUNTED_LENGTH} beside a pattern")
     return automaton.of_node(Repeat(Chars(charset.ANY), low, -1 if high is None else high))
+
+
+def forget() -> None:
+    """Drop what was kept of earlier patterns and lengths."""
+    pattern_automaton.cache_clear()
+    _lengths.cache_clear()
