@@ -64,7 +64,7 @@ def main() -> None:
     out = Console(highlight=False)
     started = time.monotonic()
     if os.environ.get("RADIXSERVE_URL"):
-        engine: rs.EngineLike = rs.connect()
+        engine: rs.RemoteEngine | rs.Engine = rs.connect()
     else:
         out.print("[dim]starting an engine with smollm2-135m[/dim]")
         engine = rs.Engine("smollm2-135m", say=lambda text: out.print(f"[dim]{text}[/dim]"))

@@ -62,3 +62,14 @@ def test_checkers_agree_with_the_cases(errors: Callable[[Path], dict[int, set[st
     wrong = expected(CASES / "wrong_uses.py", pyright=errors is pyright_errors)
     assert len(wrong) > 40
     assert errors(CASES / "wrong_uses.py") == wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", [("mypy", "--strict", "--no-incremental"), ("pyright", "-p", str(ROOT))], ids=["mypy", "pyright"]
+)
+def test_the_examples_are_typed(command: tuple[str, ...]) -> None:
+    examples = sorted(map(str, (ROOT / "docs" / "examples").glob("*.py")))
+    assert len(examples) >= 8
+    done = subprocess.run([sys.executable, "-m", *command, *examples], capture_output=True, text=True, cwd=ROOT, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
