@@ -8,7 +8,7 @@ import pytest
 
 from radixserve.http.responses import ChatAnswer, ChatChunk
 from radixserve_tokenizer.protocol import ToolCall, ToolSpec, ToolUse
-from tests.http.fake_engine import Script, scripted
+from tests.http.fake_engine import Script, failing, scripted
 from tests.http.harness import CHAT, events
 
 HI = [{"role": "user", "content": "hi"}]
@@ -206,3 +206,21 @@ def test_logprobs_of_calls(api, fake):
     fake.handler = scripted(Script(tokens=("a", "b"), calls=CALLS[:1]))
     chunks = [one["choices"][0] for one in events(api(CHAT, body(stream=True, logprobs=True))) if one != "[DONE]"]
     assert [e["token"] for chunk in chunks if chunk["logprobs"] for e in chunk["logprobs"]["content"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said", "param"),
+    [
+        ({"tools": TOOLS}, "tools[1].parameters", "tools[1].function.parameters"),
+        ({"tools": TOOLS}, "tools[0].name", "tools[0].function.name"),
+        ({"tools": TOOLS}, "tools[0].parameters#/properties/city", "tools[0].function.parameters#/properties/city"),
+        ({"tools": TOOLS}, "tools", "tools"),
+        ({"functions": [{"name": "f"}]}, "tools[0].parameters", "functions[0].parameters"),
+        ({"functions": [{"name": "f"}]}, "tools", "functions"),
+    ],
+)
+def test_the_engines_errors_name_the_requests_fields(api, fake, more, said, param):
+    fake.handler = failing("invalid_grammar", "it can't be enforced", status=400, param=said)
+    answer = api(CHAT, {"messages": HI, **more})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
