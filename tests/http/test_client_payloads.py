@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from radixserve.http.responses import ChatAnswer
+from radixserve.http.responses_api.answers import ResponseObject
 from radixserve_tokenizer.protocol import ToolCall
 from tests.http.fake_engine import Script, scripted
-from tests.http.harness import CHAT, events
+from tests.http.harness import CHAT, RESPONSES, events
 
 WEATHER = {
     "type": "function",
@@ -63,6 +64,17 @@ SHAPES = {
         "stop": ["Observation:", "Calling tools:", "</code>"],
     },
     "required": {"messages": HI, "tool_choice": "required", "tools": [WEATHER], "top_k": 3, "max_tokens": 5},
+    "tools in text, parts everywhere": {
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "s"}]},
+            {"role": "user", "content": [{"type": "text", "text": "New task: hi"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "Calling tools: [{'id': 'c1'}]"}]},
+            {"role": "user", "content": [{"type": "text", "text": "Observation: sunny"}]},
+        ],
+        "stop": ["Observation:", "Calling tools:"],
+        "tool_choice": "required",
+        "tools": [WEATHER, {"type": "function", "function": {"name": "final_answer", "description": "", "parameters": PERSON}}],
+    },
     "named": {
         "messages": HI,
         "parallel_tool_calls": False,
@@ -106,3 +118,15 @@ def check(api, fake, body):
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes(api, fake, name):
     check(api, fake, SHAPES[name])
+
+
+def test_openai_agents_default_road(api, fake):
+    """The shape that openai-agents sends unless it is told otherwise."""
+    fake.handler = scripted(Script(tokens=(), calls=(ToolCall(id="call_1", name="weather", arguments='{"city": "é"}'),)))
+    tool = {"type": "function", **WEATHER["function"]}
+    body = {"model": "tiny", "include": [], "input": [{"content": "hi", "role": "user"}], "instructions": "s", "tools": [tool]}
+    answer = api(RESPONSES, body)
+    assert answer.status_code == 200, answer.text
+    [item] = ResponseObject.model_validate_json(answer.content).output
+    assert (item.type, item.name, item.arguments) == ("function_call", "weather", '{"city": "é"}')
+    assert fake.last.prompt == [("system", "s"), ("user", "hi")]
