@@ -154,7 +154,7 @@ def test_tenants_share_no_prompt(tenants: Server, keys: Keys) -> None:
     assert cached(tenants, keys.search, prompt, cache_salt="x")[0] == own
 
 
-def test_a_salt_can_not_name_a_tenant(tenants: Server, keys: Keys) -> None:
+def test_10_a_salt_can_not_name_a_tenant(tenants: Server, keys: Keys) -> None:
     prompt = ("user", "Once upon a time there was a little engine. " * 6)
     assert cached(tenants, keys.search, prompt)[0] <= HEAD
     for salt in ("search", "\x01search", "/search", "('search',)", "public"):

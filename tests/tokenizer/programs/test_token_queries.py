@@ -15,7 +15,11 @@ from radixserve_tokenizer.text.tokenizer import TextTokenizer
 from radixserve_tokenizer.tools.jsonformats import SmolLM2
 from tests.tokenizer.programs.harness import TEMPLATE, World, append, encode, gen, text_model, tokenizer
 
-SPEC: dict[str, Any] = {"name": "f", "description": "does it", "parameters": '{"type": "object", "properties": {"x": {"type": "integer"}}}'}
+SPEC: dict[str, Any] = {
+    "name": "f",
+    "description": "does it",
+    "parameters": '{"type": "object", "properties": {"x": {"type": "integer"}}}',
+}
 
 
 def reply(it: World, kind: Any, **body: Any) -> wire.Reply:

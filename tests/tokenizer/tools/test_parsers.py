@@ -137,7 +137,7 @@ def hear(recorded: Recorded, format: ToolFormat, cuts: Iterable[int], pieces: Se
 
 @pytest.mark.parametrize("vocabulary", ["control tokens", "text"])
 @pytest.mark.parametrize("recorded", RECORDED, ids=IDS)
-def test_recorded_texts_however_they_are_cut(recorded: Recorded, vocabulary: str) -> None:
+def test_reported_bug_15_recorded_texts_however_they_are_cut(recorded: Recorded, vocabulary: str) -> None:
     special = SPECIAL if vocabulary == "control tokens" else {}
     if not special and "<|python_tag|>" in recorded.text:
         pytest.skip("without its tag in the vocabulary the format has none")
