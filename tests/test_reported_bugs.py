@@ -14,4 +14,4 @@ def test_every_number_has_a_test() -> None:
     files = Path(__file__).parent.rglob("test_*.py")
     names = [name for file in files for name in _NAME.findall(file.read_text(encoding="utf-8"))]
     found = {int(number) for name in names for number in name.strip("_").split("_")}
-    assert found == set(range(1, NUM_BUGS + 1))
+    assert not set(range(1, NUM_BUGS + 1)) - found
