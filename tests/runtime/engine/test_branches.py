@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,3 +48,37 @@ def test_the_copy_given_out_is_the_callers() -> None:
     assert table.apply(1, Base(length=2, hash=log_hash([1, 2]))) == [1, 2]
     table.drop((1, 77))
     assert len(table) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), IDS, st.booleans()), max_size=12))
+def test_forks_of_forks_hold_what_copies_would(steps: list[tuple[int, int, list[int], bool]]) -> None:
+    table, plain = BranchTable(), {0: list[int]()}
+    for branch, cut, new, forks in steps:
+        before = plain.get(branch)
+        if before is None:
+            continue
+        kept = before[: min(cut, len(before))]
+        base = Base(length=len(kept), hash=log_hash(kept), new_ids=tuple(new))
+        plain[branch] = kept + new
+        if forks:
+            children = tuple(range(len(plain), len(plain) + 2))
+            table.fork(branch, children, base)
+            plain.update({child: list(plain[branch]) for child in children})
+        else:
+            assert table.apply(branch, base) == plain[branch]
+    for branch, ids in plain.items():
+        if ids:
+            assert table.apply(branch, Base(length=len(ids), hash=log_hash(ids))) == ids
+
+
+def test_thousands_of_forks_of_a_long_log_take_no_room() -> None:
+    ids = tuple(range(1000, 5000))
+    table = BranchTable()
+    tracemalloc.start()
+    for number in range(64):
+        base = Base(new_ids=ids) if number == 0 else Base(length=len(ids), hash=log_hash(ids))
+        table.fork(1, tuple(range(2 + 256 * number, 258 + 256 * number)), base)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(table) == 1 + 64 * 256
+    assert used < 16 << 20, "copies would be 500 MiB"
