@@ -124,7 +124,13 @@ def test_every_metric_is_documented() -> None:
     assert not families - names(read("docs/http.md"))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/dsl.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        *["README.md", "docs/dsl.md", "docs/quickstart.md", "docs/tutorial.md"],
+        *sorted(f"docs/guides/{page.name}" for page in (DOCS / "guides").glob("*.md") if page.name != "README.md"),
+    ],
+)
 def test_code_compiles(page: str) -> None:
     found = blocks(read(page), "python")
     assert found
