@@ -1,0 +1,1 @@
+"""The same agent programs twice: in the DSL, and with OpenAI's client against our own HTTP server on the same engine."""
