@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import resource
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import zmq
@@ -53,11 +52,18 @@ class Doors:
         """Clients whose frames wait."""
         return self._local.blocked if self._remote is None else self._local.blocked | self._remote.blocked
 
-    def receive(self) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs of identity and frame that are there. Handshakes are answered first."""
+    def receive(self, is_full: Callable[[bool], bool]) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs of identity and frame that are there, by each door until `is_full` says so of it (the argument: whether it is the
+        one for other machines). Handshakes are answered first."""
         if self._zap is not None:
             self._zap.answer()
-        return chain.from_iterable(each.receive() for each in self._sockets)
+        for each in self._sockets:
+            frames = each.receive()
+            while not is_full(each is self._remote):
+                found = next(frames, None)
+                if found is None:
+                    break
+                yield found
 
     def send(self, identity: bytes, frame: bytes) -> str:
         """Send or keep a frame. Returns why the client is lost, or nothing."""

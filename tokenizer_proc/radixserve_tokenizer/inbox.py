@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
+from radixserve_tokenizer.peers import curve_key_of, is_remote
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from radixserve_tokenizer.protocol import FromClient
 
 _MESSAGES_A_TURN = 64
-_MAX_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20  # of local clients, and of those over TCP
 
 
 class _Waiting:
     """What one client has sent."""
 
-    __slots__ = ("frames", "messages")
+    __slots__ = ("frames", "messages", "num_bytes")
 
     def __init__(self) -> None:
+        self.num_bytes = 0
+        """Of `frames`."""
         self.frames: deque[bytes] = deque()
         self.messages: deque[FromClient] = deque()
 
@@ -31,15 +35,29 @@ class Inbox:
         """`decode` takes (identity, frame)."""
         self._decode = decode
         self._clients: OrderedDict[bytes, _Waiting] = OrderedDict()
-        self._num_bytes = 0
+        self._num_bytes = {False: 0, True: 0}
+        """By whether their clients are remote."""
 
     def __bool__(self) -> bool:
         return bool(self._clients)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether frames had better stay where they are."""
-        return self._num_bytes > _MAX_BYTES
+    def is_full(self, *, remote: bool) -> bool:
+        """Whether frames had better stay where they are. What comes over TCP never keeps local clients' frames out."""
+        return self._num_bytes[remote] > _MAX_BYTES
+
+    def hog(self) -> bytes | None:
+        """Of the tenant's key by which more than half of the room for remote clients is taken, the connection with most; None: nobody's."""
+        by_key: dict[str, int] = {}
+        for identity, waiting in self._clients.items():
+            if (key := curve_key_of(identity)) is not None:
+                by_key[key] = by_key.get(key, 0) + waiting.num_bytes
+        most = max(by_key, key=by_key.__getitem__, default=None)
+        if most is None or by_key[most] <= _MAX_BYTES // 2:
+            return None
+        return max(
+            (identity for identity in self._clients if curve_key_of(identity) == most),
+            key=lambda identity: self._clients[identity].num_bytes,
+        )
 
     def put(self, identity: bytes, frame: bytes) -> None:
         """A frame has come in."""
@@ -47,7 +65,7 @@ class Inbox:
         if waiting is None:
             waiting = self._clients[identity] = _Waiting()
         waiting.frames.append(frame)
-        self._num_bytes += len(frame)
+        self._count(identity, waiting, len(frame))
 
     def take(self) -> Iterator[tuple[bytes, FromClient]]:
         """Messages with their senders, in each sender's order; stop whenever you like, the rest is kept."""
@@ -59,7 +77,7 @@ class Inbox:
                     if not waiting.frames:
                         break
                     frame = waiting.frames.popleft()
-                    self._num_bytes -= len(frame)
+                    self._count(identity, waiting, -len(frame))
                     waiting.messages.extend(self._decode(identity, frame))
                 else:
                     yield identity, waiting.messages.popleft()
@@ -75,6 +93,10 @@ class Inbox:
         """The client is gone, and what it had sent with it."""
         waiting = self._clients.pop(identity, None)
         if waiting is not None:
-            self._num_bytes -= sum(map(len, waiting.frames))
+            self._count(identity, waiting, -waiting.num_bytes)
             waiting.frames.clear()
             waiting.messages.clear()
+
+    def _count(self, identity: bytes, waiting: _Waiting, num_bytes: int) -> None:
+        waiting.num_bytes += num_bytes
+        self._num_bytes[is_remote(identity)] += num_bytes

@@ -83,12 +83,11 @@ class Server:
 
     def _take_from_clients(self) -> None:
         """Take in what is there, and handle messages for a while; long ones and many of one client must not stop the loop."""
-        if not self._inbox.is_full:
-            for identity, frame in self._clients.receive():
-                self._core.heard(identity)
-                self._inbox.put(identity, frame)
-                if self._inbox.is_full:
-                    break
+        for identity, frame in self._clients.receive(lambda remote: self._inbox.is_full(remote=remote)):
+            self._core.heard(identity)
+            self._inbox.put(identity, frame)
+        while self._inbox.is_full(remote=True) and (hog := self._inbox.hog()) is not None:
+            self._drop(hog, "it sends more than can be handled, and others wait")
         ends = time.monotonic() + _TURN_S
         for identity, message in self._inbox.take():
             self._core.handle(identity, message)

@@ -36,7 +36,7 @@ class Executor:
         self._beginnings = Beginnings(services, outcomes, tasks)
 
     def run(self, deadline: float) -> None:
-        """Begin whatever can begin now, until the clock says `deadline`; the rest stays runnable, other branches first."""
+        """Begin whatever can begin now, until the clock says `deadline`; the rest stays runnable, other tenants and branches first."""
         runnable = self._services.runnable
         while runnable and self._services.clock() <= deadline:
             self._advance(runnable.popleft(), deadline)

@@ -171,15 +171,21 @@ class Intake:
                     text = f"a message may name at most {_MAX_BRANCHES} branches, not {len(message.branches)}"
                     self._fail(program.client, message.program, -1, OpError(text, code="too_many_branches", param="branches"))
                     return
-                for number in message.branches:
-                    branch = program.branches.get(number)
-                    if branch is None:
-                        if number not in program.dropped:
-                            self._fail(program.client, message.program, -1, _unknown_branch(number))
-                    elif isinstance(message, wire.Drop):
-                        self._outcomes.drop(branch)
-                    else:
-                        self._outcomes.cancel(branch)
+                self._cancel_or_drop(program, message)
+
+    def _cancel_or_drop(self, program: Program, message: wire.Cancel | wire.Drop) -> None:
+        """Of numbers that are not known the first is told: a small message must not make thousands of answers."""
+        unknown = [number for number in message.branches if number not in program.branches and number not in program.dropped]
+        for number in message.branches:
+            branch = program.branches.get(number)
+            if branch is None:
+                continue
+            if isinstance(message, wire.Drop):
+                self._outcomes.drop(branch)
+            else:
+                self._outcomes.cancel(branch)
+        if unknown:
+            self._fail(program.client, message.program, -1, _unknown_branch(unknown[0]))
 
     # ---- ops ------------------------------------------------------------------------------------------------------
 

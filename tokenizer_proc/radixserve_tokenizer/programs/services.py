@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -10,6 +9,7 @@ from radixserve_tokenizer.programs.budget import BudgetWatch
 from radixserve_tokenizer.programs.generation import Generation
 from radixserve_tokenizer.programs.groups import Groups
 from radixserve_tokenizer.programs.memory import TurnMemory
+from radixserve_tokenizer.programs.runnable import Runnable
 from radixserve_tokenizer.programs.sampling import SamplingLimits
 from radixserve_tokenizer.programs.scoring import Scoring
 
@@ -51,7 +51,7 @@ class Services:
     detached: Detached
     groups: Groups = field(init=False)
     memory: TurnMemory = field(init=False)
-    runnable: deque[Branch] = field(default_factory=deque["Branch"])
+    runnable: Runnable = field(default_factory=Runnable)
     """Branches whose next op may be able to begin."""
     gated: list[Branch] = field(default_factory=list["Branch"])
     """Branches whose next op needs to know the model, which the runtime has not told yet."""

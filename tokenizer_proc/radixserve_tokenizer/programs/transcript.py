@@ -45,10 +45,18 @@ class TextModel:
         return [marks.get(token_id, token) for token_id, token in enumerate(self.tokenizer.vocabulary)]
 
 
+class _Pending(NamedTuple):
+    """Text that waits, piece by piece: marks between the pieces share those before them."""
+
+    before: _Pending | None
+    text: str
+    num_chars: int
+
+
 class TranscriptMark(NamedTuple):
     """What a transcript held at some time; the log's own mark belongs to it."""
 
-    pending: str
+    pending: _Pending | None
     conversation: Conversation | None
     tools: ToolSet
     is_retooled: bool
@@ -67,7 +75,7 @@ class Transcript:
     def __init__(self, model: TextModel, log: TokenLog) -> None:
         self._model = model
         self._log = log
-        self._pending = ""
+        self._pending: _Pending | None = None
         self._conversation: Conversation | None = None
         self._turn_place: LogMark | None = None  # what the log held before the open turn was opened
         self.tools = NO_TOOLS
@@ -76,7 +84,8 @@ class Transcript:
 
     def add_text(self, text: str) -> None:
         """Raw text after what is there."""
-        self._pending += text
+        if text:
+            self._pending = _Pending(self._pending, text, self.num_waiting_chars + len(text))
 
     def add_ids(self, token_ids: Sequence[int]) -> None:
         """Raw ids after what is there; inside an assistant turn where there are messages."""
@@ -141,7 +150,7 @@ class Transcript:
         if self._is_retooled:
             self._apply(self._own().retool())
             self._is_retooled = False
-        text, self._pending = self._pending, ""
+        text, self._pending = _joined(self._pending), None
         if not text:
             return
         if self._conversation is not None:
@@ -182,7 +191,7 @@ class Transcript:
     @property
     def num_waiting_chars(self) -> int:
         """Length of the text that waits to be sealed."""
-        return len(self._pending)
+        return self._pending.num_chars if self._pending is not None else 0
 
     def mark(self) -> TranscriptMark:
         """What it holds now."""
@@ -214,3 +223,11 @@ class Transcript:
 
     def _apply(self, edit: Edit) -> None:
         self._log.rewrite(edit.keep, edit.ids)
+
+
+def _joined(pending: _Pending | None) -> str:
+    pieces: list[str] = []
+    while pending is not None:
+        pieces.append(pending.text)
+        pending = pending.before
+    return "".join(reversed(pieces))
