@@ -113,8 +113,8 @@ def test_a_tree_of_thought_goes_on_from_the_best() -> None:
     script = [*level(1, 4), *level(1, 8), *level(1, 8), answered]
     with testing.Scripted(script) as engine:
         run = tree_of_thought.run("Why?", engine=engine)
-    # Of four the fourth, of its four and the third's (eight in the order of the beam) the eighth, and so on.
-    assert run.value == "Answer: 488"
+    # The best is first in the beam, so the highest figures of the next level are the children of the second best.
+    assert run.value == "Answer: 378"
     forks = [step for step in run.trace.root.steps if step.kind == "fork"]
     assert [[step.kind for step in branch.steps].count("fork") for branch in forks[0].branches] == [0, 0, 1, 1]
 
