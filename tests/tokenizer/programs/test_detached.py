@@ -319,3 +319,39 @@ def test_a_dead_client_leaves_nothing_running_and_nothing_leased() -> None:
     assert not it.runtime.logs
     assert it.core.services.admission.num_programs == it.core.services.admission.num_queued == 0
     assert not it.core.services.tasks
+
+
+def test_attaching_by_turns_from_two_connections_can_not_make_the_server_tell_all_again_and_again() -> None:
+    it = opened(hold=False)
+    it.runtime.scripts.append(says("ABC" * 300_000))
+    it.send(gen(1, max_tokens=4000))
+    lose(it)
+    told = attach(it, b"a")
+    assert [type(event) for event in told] == [wire.Attached, wire.Done]
+    kept = len(wire.encode(told))
+    assert attach(it, b"b") == [], "the next one waits"
+    for _ in range(20):
+        it.send(wire.Attach(program=7, resume_key=KEY), client=b"a")
+    assert not it.of(wire.Attached)
+    it.now += kept / (2 << 20) + 0.2
+    it.seen.clear()
+    it.settle()
+    assert len(it.of(wire.Attached)) == 1, "and is answered when that much may be told again"
+    assert len(it.of(wire.Done)) == 1
+
+
+def test_an_attach_that_waits_is_forgotten_with_its_connection_and_keeps_the_program() -> None:
+    it = opened(hold=False, ttl_s=1.0)
+    it.send(wire.Open(program=2, detached_ttl_s=1.0, resume_key=KEY * 2), append(0, "hi", program=2))
+    it.runtime.scripts.append(says("ABC" * 600_000))
+    it.send(gen(1, max_tokens=4000))
+    lose(it)
+    attach(it, b"a")
+    attach(it, b"b", resume_key=KEY * 2)
+    it.core.drop_client(b"b", "gone")
+    attach(it, b"a", program=8, resume_key=KEY * 2)
+    assert not it.of(wire.Attached)
+    for _ in range(3):
+        it.now += 1.2
+        it.send(wire.Ping(), client=b"a")
+    assert [event.program for event in it.of(wire.Attached)] == [8], "its time was over, but for those who wait for it"

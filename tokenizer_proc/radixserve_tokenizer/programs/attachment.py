@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from typing import TYPE_CHECKING
 
 from radixserve_tokenizer import protocol as wire
@@ -15,8 +16,17 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.programs.outcomes import Outcomes
     from radixserve_tokenizer.programs.program import Program
     from radixserve_tokenizer.programs.services import Services
+    from radixserve_tokenizer.tenants.identity import Tenant
 
 logger = logging.getLogger(__name__)
+
+#: What is kept for a tenant is told again at this rate, in bytes a second: a message of a few bytes makes us send it all, which holds up the loop.
+_TELL_BYTES_A_S = 2 << 20
+_MAX_PUT_OFF = 256
+#: What is told sooner than that delays nobody.
+_FREE_S = 0.02
+#: A program does not end while its attach waits: longer than all that a tenant may keep takes.
+_KEEP_S = 60.0
 
 
 class Attachment:
@@ -25,6 +35,9 @@ class Attachment:
     def __init__(self, services: Services, outcomes: Outcomes) -> None:
         self._services = services
         self._outcomes = outcomes
+        self._put_off: dict[Tenant, deque[tuple[Client, wire.Attach]]] = {}
+        self._free_at: dict[Tenant, float] = {}
+        """Until when each tenant's attaches are put off, as it was told much before."""
 
     def park(self, program: Program) -> bool:
         """Its client is gone. False if it was not opened to outlive that."""
@@ -38,8 +51,24 @@ class Attachment:
         self._services.detached.park(program, self._services.clock())
         return True
 
+    def forget(self, client: Client) -> None:
+        """A client is gone, and what it asked for."""
+        for tenant, waiting in list(self._put_off.items()):
+            left = deque(each for each in waiting if each[0] is not client)
+            if left:
+                self._put_off[tenant] = left
+            else:
+                del self._put_off[tenant]
+
     def tick(self, now: float) -> None:
-        """End what nobody came back for."""
+        """Carry on with what was put off, and end what nobody came back for."""
+        for tenant in [one for one, free_at in self._free_at.items() if now >= free_at]:
+            del self._free_at[tenant]
+            waiting = self._put_off.pop(tenant, None)
+            while waiting and tenant not in self._free_at:
+                self.attach(*waiting.popleft())
+            if waiting:
+                self._put_off[tenant] = waiting
         for program, until in list(self._services.detached.parked.items()):
             program.client.events.clear()
             if now >= until:
@@ -50,6 +79,9 @@ class Attachment:
         """Take up a program, whether its old connection is known to be gone or not."""
         try:
             program = self._wanted(client, message)
+            if program.tenant in self._free_at:
+                self._wait(program, client, message)
+                return
         except OpError as error:
             client.note_refused(message.program)
             client.events.append(
@@ -69,9 +101,24 @@ class Attachment:
         program.credits = min(message.credits, MAX_CREDITS)
         program.last_resent = program.last_op
         self._services.detached.attached(program, self._services.clock())
+        self._told(program)
         client.events.append(_attached(program))
         client.events.extend(program.numbered(event) for event in program.journal.replay(program.number, message.from_op))
         program.stream_again()
+
+    def _wait(self, program: Program, client: Client, message: wire.Attach) -> None:
+        waiting = self._put_off.setdefault(program.tenant, deque())
+        if len(waiting) >= _MAX_PUT_OFF:
+            raise OpError(f"{_MAX_PUT_OFF} of your attaches wait already", code="too_many_attaches", status=429)
+        waiting.append((client, message))
+        self._services.detached.keep(program, self._services.clock() + _KEEP_S)
+
+    def _told(self, program: Program) -> None:
+        """All that it kept is about to be told."""
+        assert program.journal is not None
+        seconds = program.journal.num_bytes / _TELL_BYTES_A_S
+        if seconds > _FREE_S:
+            self._free_at[program.tenant] = self._services.clock() + seconds
 
     def _wanted(self, client: Client, message: wire.Attach) -> Program:
         """The program that is meant; raises `OpError`, which does not tell why there is none."""

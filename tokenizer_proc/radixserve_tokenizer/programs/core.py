@@ -109,6 +109,7 @@ class Core:
         client = self._clients.pop(identity, None)
         if client is None:
             return
+        self._attachment.forget(client)
         programs = list(client.programs.values())
         ended = [program for program in programs if not self._attachment.park(program)]
         for program in ended:

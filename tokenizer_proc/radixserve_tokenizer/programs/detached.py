@@ -88,6 +88,11 @@ class Detached:
         """Its connection is gone: from now on its time runs."""
         self.parked[program] = now + self._ttls[program]
 
+    def keep(self, program: Program, until: float) -> None:
+        """It is not to end before, as somebody wants it."""
+        if program in self.parked:
+            self.parked[program] = max(self.parked[program], until)
+
     def attached(self, program: Program, now: float) -> None:
         """It has been taken up."""
         self._told_at[program] = now
