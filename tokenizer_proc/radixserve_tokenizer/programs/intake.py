@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from radixserve_runtime.protocol import Owner
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.programs import upkeep
 from radixserve_tokenizer.programs.admission import Refusal
 from radixserve_tokenizer.programs.branch import Branch, ValueOp
 from radixserve_tokenizer.programs.budget import ProgramBudget
@@ -201,6 +202,9 @@ class Intake:
         try:
             branch = self._check(program, op)
             if isinstance(op, wire.Fork):
+                self._check_fork(program, op)
+            upkeep.take(program, op)
+            if isinstance(op, wire.Fork):
                 self._announce_children(program, branch, op)
             elif isinstance(op, wire.Gen):
                 branch.generation_indices[op.op] = branch.num_generations
@@ -231,7 +235,7 @@ class Intake:
             raise OpError(f"{_MAX_PENDING_OPS} ops of this program are waiting: read some values first", code="too_many_ops")
         return branch
 
-    def _announce_children(self, program: Program, parent: Branch, op: wire.Fork) -> None:
+    def _check_fork(self, program: Program, op: wire.Fork) -> None:
         most = self._services.config.max_options
         if not 1 <= op.count <= most:
             raise OpError(f"a fork may make between 1 and {most} branches, not {op.count}", param="count")
@@ -245,7 +249,9 @@ class Intake:
                 code="too_many_branches",
                 param="count",
             )
-        for number in numbers:
+
+    def _announce_children(self, program: Program, parent: Branch, op: wire.Fork) -> None:
+        for number in range(op.first, op.first + op.count):
             self._branch(program, number, parent.next_child_path())
 
     @staticmethod

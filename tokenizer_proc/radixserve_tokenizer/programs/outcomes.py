@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.programs import upkeep
 from radixserve_tokenizer.programs.branch import Branch, Poison, ValueOp
 from radixserve_tokenizer.programs.errors import OpError
 from radixserve_tokenizer.programs.generation import Generation
@@ -136,6 +137,7 @@ class Outcomes:
         program = branch.program
         branch.dropped = True
         program.branches.pop(branch.number, None)
+        upkeep.dropped(program)
         program.dropped.add(branch.number)
         self._services.leases.release(branch)
         self._services.link.drop({branch.runtime_id: branch.log})
@@ -148,6 +150,7 @@ class Outcomes:
             self._services.leases.release(branch)
             branch.queue.clear()
             branch.dropped = True
+        upkeep.ended(program)
         for op in list(program.reserved):
             program.give_back(op, self._services.clock())
         self._services.link.drop({branch.runtime_id: branch.log for branch in program.branches.values()})

@@ -64,6 +64,8 @@ class Program:
     journal: Journal | None = None
     """Of a program that may outlive its connection."""
     num_pending_ops: int = 0
+    num_kept_units: int = 0
+    """What is remembered of it (programs/upkeep.py)."""
     is_admitted: bool = False
     """Until then its appends are carried out, so that its prompts are known, and nothing goes to its client."""
     reserved: dict[int, int] = field(default_factory=dict[int, int])

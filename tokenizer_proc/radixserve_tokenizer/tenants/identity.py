@@ -44,6 +44,8 @@ class Tenant:
     """Programs that are open."""
     num_running: int = 0
     """Generations that the runtime has been given."""
+    num_kept_units: int = 0
+    """What is remembered of its open programs (programs/upkeep.py)."""
 
     @property
     def classes(self) -> tuple[Priority, ...]:

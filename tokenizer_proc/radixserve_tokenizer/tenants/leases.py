@@ -46,7 +46,8 @@ class Leases:
             raise OpError(f"ttl_s must be above 0 and at most {MAX_LEASE_S:g}, not {ttl_s}", param="ttl_s")
         self._end(branch.runtime_id)
         if not len(branch.log):
-            return  # nothing to keep
+            self._link.release(branch.runtime_id)  # nothing to keep, whatever it held before
+            return
         if not self._link.lease(branch.runtime_id, branch.log, ttl_s, branch.program.owner):
             self._tell(branch)
             return
