@@ -221,4 +221,6 @@ def _cost(usage: Usage) -> str:
     if usage.output_tokens:
         cost += f" + {usage.output_tokens} out"
     ran_s = usage.prefill_s + usage.decode_s
-    return f"{cost}, waited {usage.queued_s:.3g} s, ran {ran_s:.3g} s" if ran_s else cost
+    if usage.queued_s >= 0.001:  # less is no wait that anyone would ask about
+        cost += f", waited {usage.queued_s:.3f} s"
+    return f"{cost}, ran {ran_s:.3f} s" if ran_s else cost

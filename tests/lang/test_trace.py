@@ -11,6 +11,7 @@ import pytest
 
 import radixserve_lang as rs
 from radixserve_lang import testing
+from radixserve_tokenizer.protocol import Usage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,3 +156,12 @@ def test_a_program_without_ops_has_a_trace() -> None:
         run = nothing.run(engine=engine)
     assert json.loads(run.trace.to_json())["root"]["steps"] == []
     assert "0 ops" in run.trace.to_html()
+
+
+@pytest.mark.parametrize(
+    ("queued_s", "shown"), [(0.0002, "9 prompt (4 cached) + 2 out, ran 1.250 s"), (0.25, "+ 2 out, waited 0.250 s, ran 1.250 s")]
+)
+def test_a_wait_is_told_only_when_there_was_one(queued_s: float, shown: str) -> None:
+    usage = Usage(prompt_tokens=9, cached_tokens=4, output_tokens=2, queued_s=queued_s, prefill_s=1.0, decode_s=0.25)
+    step = rs.TraceStep(kind="gen", where="app.py:1", text="Yes.", status="done", usage=usage)
+    assert shown in str(rs.Trace(rs.TraceBranch(path=(), steps=(step,))))
