@@ -96,7 +96,7 @@ class Bench:
         """With OpenAI's client."""
         return await at_once(works, self._concurrency, lambda work: in_openai.run(program, work, self._openai))
 
-    async def compare(self, measured: Measured, works: Sequence[Work], rounds: int) -> None:
+    async def compare(self, measured: Measured, works: Sequence[Work], rounds: int, say: Callable[[str], None]) -> None:
         """Both in turn, and in the next round the other way round."""
         ways = {"dsl": (self.dsl, measured.dsl_s), "openai": (self.openai, measured.openai_s)}
         for number in range(rounds):
@@ -108,6 +108,7 @@ class Bench:
                 seconds, results[name] = await way(measured.program, works)
                 measured.computed[name] = await self.computed() - before
                 times.append(seconds)
+                say(f"{measured.regime}, {measured.program}: {name} {seconds:.1f} s")
             measured.num_runs += len(works)
             measured.num_same += sum(a == b for a, b in zip(results["dsl"], results["openai"], strict=True))
 
@@ -144,8 +145,10 @@ def _held(branch: rs.TraceBranch) -> list[int]:
     return held
 
 
-async def measure(regime: str, options: argparse.Namespace, kv_tokens: int, programs: Sequence[str]) -> list[Measured]:
-    """All programs in one regime."""
+async def measure(
+    regime: str, options: argparse.Namespace, kv_tokens: int, programs: Sequence[str], say: Callable[[str], None]
+) -> list[Measured]:
+    """All programs in one regime; `say` hears of each pass."""
     sizes = replace(SIZES[regime], **json.loads(options.sizes))
     works = [Work(number, sizes) for number in range(options.runs)]
     rows = [Measured(regime, program) for program in programs]
@@ -155,7 +158,7 @@ async def measure(regime: str, options: argparse.Namespace, kv_tokens: int, prog
         for row in rows:
             await bench.dsl(row.program, warm)
             await bench.openai(row.program, warm)
-            await bench.compare(row, works, options.rounds)
+            await bench.compare(row, works, options.rounds, say)
         await bench.close()
     return rows
 
@@ -203,7 +206,7 @@ def main() -> int:
     for regime in options.regime:
         kv_tokens = 131_072 if regime == "ample" else asyncio.run(quarter(options))
         out.print(f"{regime}: a pool of {kv_tokens:,} tokens, {options.runs} runs, {options.concurrency} at a time")
-        rows += asyncio.run(measure(regime, options, kv_tokens, options.program))
+        rows += asyncio.run(measure(regime, options, kv_tokens, options.program, out.print))
         out.print(show(rows))
     if options.json:
         figures: list[dict[str, Any]] = [{**asdict(row), "ratio": row.ratio} for row in rows]

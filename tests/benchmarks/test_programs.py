@@ -33,7 +33,10 @@ def compared(model: Path, regime: str, names: Sequence[str]) -> list[programs.Me
     options = argparse.Namespace(
         model=str(model), runs=2, concurrency=2, rounds=1, sizes='{"context": 30, "output": 8, "pause_s": 0.05}'
     )
-    return asyncio.run(programs.measure(regime, options, 8192, names))
+    said: list[str] = []
+    rows = asyncio.run(programs.measure(regime, options, 8192, names, said.append))
+    assert len(said) == 2 * len(names)
+    return rows
 
 
 @pytest.mark.parametrize("regime", list(programs.BARS))
