@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_DRAFT_TOKENS = 16
+#: Of forced text that is known so much is enough for a draft, whatever its tokens are.
+_ENOUGH_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,9 @@ class Drawer:
         self.eos_token_ids = eos_token_ids
         self.grammar_marks = grammar_marks or {}
         self._sampler = Sampler(len(vocabulary))
-        known = [self.grammar_marks.get(token_id, token) for token_id, token in enumerate(vocabulary)]
-        self._grammars = GrammarStore(known, len(vocabulary), eos_token_ids)
-        self._cutter = Cutter(known)
+        self._known = [self.grammar_marks.get(token_id, token) for token_id, token in enumerate(vocabulary)]
+        self._grammars = GrammarStore(self._known, len(vocabulary), eos_token_ids)
+        self._cutter = Cutter(self._known)
         self._grammars.warm_up()  # now, while nobody decodes: the first constrained request must not stall the others
 
     def attach_grammar(self, generation: Generation, grammar: GrammarRef) -> bool:
@@ -70,7 +72,9 @@ class Drawer:
         """
         if generation.grammar is None or max_tokens < 1:
             return []
-        return self._cutter.cut(generation.grammar.forced(), min(max_tokens, MAX_DRAFT_TOKENS))
+        if len(generation.forced) < _ENOUGH_BYTES:  # to find all of a long text anew for each draft would hold up every step
+            generation.forced = generation.grammar.forced()
+        return self._cutter.cut(generation.forced, min(max_tokens, MAX_DRAFT_TOKENS))
 
     def draw(self, rows: list[tuple[Generation, torch.Tensor]]) -> list[Outcome]:
         """One outcome a row, in order; a row that fails does not touch the others, nor one that makes drawing raise."""
@@ -107,8 +111,7 @@ class Drawer:
             for index, token in enumerate(sampled)
         ]
 
-    @staticmethod
-    def _accept(generation: Generation, token_id: int, logprob: TokenLogprob | None) -> Outcome:
+    def _accept(self, generation: Generation, token_id: int, logprob: TokenLogprob | None) -> Outcome:
         below_min = generation.row.below_min_tokens
         generation.row.append(token_id)
         complete = False
@@ -116,6 +119,7 @@ class Drawer:
             if not generation.grammar.accept(token_id):
                 return f"the grammar does not allow the token {token_id} that was drawn"
             complete = generation.grammar.is_terminated
+            generation.went_on_with(self._known[token_id])
         if token_id in generation.ends or complete:
             return Drawn(token_id, logprob, ends=True, stop_token_id=token_id)
         if generation.stops is None:

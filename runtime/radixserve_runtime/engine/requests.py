@@ -33,8 +33,14 @@ class Generation:
     grammar: RequestGrammar | None = None
     mask: torch.Tensor | None = None
     """int32 words of its grammar mask; the row is the request's own, so it can't be another's."""
+    forced: bytes = b""
+    """What its grammar forces next, as far as that is known; all that it forces may be more."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list["TokenLogprob"])
     prompt_logprobs_sent: bool = False
+
+    def went_on_with(self, token: bytes) -> None:
+        """Its grammar has accepted a token: what was forced behind it still is."""
+        self.forced = self.forced[len(token) :] if token and self.forced.startswith(token) else b""
 
 
 @dataclass(eq=False, slots=True)

@@ -98,7 +98,7 @@ def step_budget(
 
     `num_prefills` sequences have or could have a slot and want prefill.
     """
-    num_tokens = config.max_batch_tokens - len(decodes)
+    num_tokens = config.max_batch_tokens - sum(chunk.count for chunk in decodes)
     if not num_prefills:
         return StepBudget(num_tokens, math.inf, config.min_chunk_tokens, cost)
     decode_s = cost.pure_decode(StepFeatures.of(decodes))

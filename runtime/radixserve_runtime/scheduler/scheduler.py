@@ -286,6 +286,8 @@ class Scheduler:
             self._pressure.make_room(step, starved, starved.num_computed + 1)
 
     def _plan_decodes(self, step: Step) -> None:
+        # For drafts, beside a token for each: prefill must find room too.
+        room = (self._config.max_batch_tokens - len(step.running)) // 2
         for sequence in step.running:
             if sequence not in self._state.running:
                 continue
@@ -293,8 +295,11 @@ class Scheduler:
                 sequence.num_computed -= 1  # it was cut back to what is computed: its last token's logits are wanted again
             if sequence.num_uncomputed != 1 + sequence.num_draft:
                 continue
-            if sequence.num_draft and self._pages.fitting(sequence, sequence.num_uncomputed) < sequence.num_uncomputed:
+            if sequence.num_draft and (
+                sequence.num_draft > room or self._pages.fitting(sequence, sequence.num_uncomputed) < sequence.num_uncomputed
+            ):
                 self.drop_draft(sequence)  # nobody is preempted for what may turn out otherwise
+            room -= sequence.num_draft
             if self._pressure.make_room(step, sequence, sequence.num_tokens):
                 self._pressure.plan(step, sequence, sequence.num_uncomputed)
             else:

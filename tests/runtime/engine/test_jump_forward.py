@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radixserve_runtime.engine.executor import Executor
 from radixserve_runtime.grammar.cutter import Cutter
+from radixserve_runtime.grammar.store import RequestGrammar
 from radixserve_runtime.protocol import Cancel, GrammarRef
 from tests.support.engine_driver import Driver
 from tests.support.tiny_model import write_tiny_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from radixserve_runtime.scheduler.plan import StepPlan
 
 EOS = 511
 #: Bytes, and words that overlap, so that there is more than one way to cut a text.
@@ -55,7 +59,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(driver: Driver, count: int = 6, grammar: str = GRAMMAR, **sampling: Any) -> list[list[int]]:
     ref = GrammarRef(key=grammar, payload=grammar.encode())
     prompts = [[(7 * i + j) % 250 for j in range(20 + i)] for i in range(count)]
-    options = {"max_tokens": 120, "temperature": 1.0} | sampling
+    options: dict[str, Any] = {"max_tokens": 120, "temperature": 1.0} | sampling
     ids = [driver.submit(prompt, seed=i, grammar=ref, **options) for i, prompt in enumerate(prompts)]
     driver.run()
     for i in ids:
@@ -118,7 +122,7 @@ def test_a_stop_string_inside_a_draft(model: Path, stop: bytes) -> None:
 
 
 def test_logprobs_and_penalties_are_the_same(model: Path) -> None:
-    options = {"logprobs": 2, "repetition_penalty": 1.3, "frequency_penalty": 0.5, "min_tokens": 10}
+    options: dict[str, Any] = {"logprobs": 2, "repetition_penalty": 1.3, "frequency_penalty": 0.5, "min_tokens": 10}
     plain, driver = make(model, jump_forward=False), make(model)
     assert answers(driver, **options) == answers(plain, **options)
     for number, answer in driver.answers.items():
@@ -138,6 +142,47 @@ def test_a_cancelled_draft_leaves_nothing(model: Path) -> None:
     stats = driver.core.stats()
     assert stats.pages_locked == 0
     assert stats.pages_free + stats.pages_cached == stats.pages_total
+
+
+def test_drafts_of_many_keep_within_the_batch_and_leave_room_for_prefill(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[tuple[int, int]] = []
+    run = Executor.run
+
+    def recording(self: Executor, plan: StepPlan) -> Any:
+        decoded = sum(chunk.count for chunk in plan.chunks if not chunk.sequence.is_prefill)
+        steps.append((decoded, sum(chunk.count for chunk in plan.chunks) - decoded))
+        return run(self, plan)
+
+    monkeypatch.setattr(Executor, "run", recording)
+    driver = make(model, max_batch_tokens=48, max_running=12)
+    text = 'root ::= "' + "ab" * 60 + '"'
+    ref = GrammarRef(key="long", payload=text.encode())
+    for i in range(8):
+        driver.submit([i, 2, 3], seed=i, grammar=ref, max_tokens=100)
+    for _ in range(3):
+        driver.step()
+    driver.submit(list(range(200)), seed=9, max_tokens=2)
+    driver.run()
+    assert max(decoded + prefilled for decoded, prefilled in steps) <= 48
+    assert max(decoded for decoded, _ in steps) > 8, "there were drafts"
+    assert any(decoded > 8 and prefilled for decoded, prefilled in steps), "and a prefill beside them"
+
+
+def test_a_long_forced_text_is_not_found_anew_for_each_draft(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    forced = RequestGrammar.forced
+
+    def counting(self: RequestGrammar) -> bytes:
+        found.append(1)
+        return forced(self)
+
+    monkeypatch.setattr(RequestGrammar, "forced", counting)
+    driver = make(model)
+    ref = GrammarRef(key="long", payload=('root ::= "' + "abc" * 700 + '" [xy]').encode())
+    number = driver.submit([1, 2, 3], seed=1, grammar=ref, max_tokens=1000)
+    driver.run()
+    assert b"".join(VOCABULARY[i] for i in driver.answers[number].token_ids) == b"abc" * 333 + b"a"
+    assert len(found) == 1
 
 
 @settings(max_examples=100, deadline=None)
