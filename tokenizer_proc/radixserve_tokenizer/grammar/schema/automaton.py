@@ -11,6 +11,7 @@ from radixserve_tokenizer.grammar import charset
 from radixserve_tokenizer.grammar.charset import CharSet
 from radixserve_tokenizer.grammar.regex import Anchor, Chars, Choice, Concat, Node, Repeat
 from radixserve_tokenizer.grammar.schema.errors import TooComplexError
+from radixserve_tokenizer.grammar.schema.work import spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -66,6 +67,7 @@ def _gaps(edges: tuple[Edge, ...]) -> tuple[tuple[int, int], ...]:
 
 def _product(one: Automaton, two: Automaton) -> Automaton:
     def step(pair: tuple[int, int]) -> Iterable[tuple[int, int, tuple[int, int]]]:
+        spend(len(one.edges[pair[0]]) * len(two.edges[pair[1]]) // 4)
         for first, last, left in one.edges[pair[0]]:
             for low, high, right in two.edges[pair[1]]:
                 if max(first, low) <= min(last, high):
@@ -92,15 +94,16 @@ def explore(
                 if number >= MAX_STATES:
                     raise TooComplexError(f"a text needs more than {MAX_STATES} states")
             found.append((first, last, number))
+        spend(1 + len(found))
         edges.append(tuple(sorted(found)))
     return _tidy(edges, frozenset(numbers[state] for state in states if accepts(state)))
 
 
 def _tidy(edges: list[tuple[Edge, ...]], accepting: frozenset[int]) -> Automaton:
     """Without states that are not reached or lead nowhere, and with equivalent ones merged."""
-    alive = _backwards(edges, accepting)
-    edges = [tuple(edge for edge in found if edge[2] in alive) for found in edges]
-    classes = _classes(edges, accepting)
+    distances = _distances(edges, accepting)
+    edges = [tuple(edge for edge in found if edge[2] in distances) for found in edges]
+    classes = _classes(edges, [distances.get(state, -1) for state in range(len(edges))])
     order: dict[int, int] = {classes[0]: 0}
     members = [0]
     merged: list[tuple[Edge, ...]] = []
@@ -116,25 +119,30 @@ def _tidy(edges: list[tuple[Edge, ...]], accepting: frozenset[int]) -> Automaton
     return Automaton(tuple(merged), frozenset(order[classes[member]] for member in members if member in accepting))
 
 
-def _backwards(edges: list[tuple[Edge, ...]], accepting: frozenset[int]) -> set[int]:
+def _distances(edges: list[tuple[Edge, ...]], accepting: frozenset[int]) -> dict[int, int]:
+    """How many characters from each state to the end of a word, for those from which one ends."""
     sources: dict[int, list[int]] = {}
     for state, found in enumerate(edges):
         for _, _, target in found:
             sources.setdefault(target, []).append(state)
-    alive, pending = set(accepting), list(accepting)
-    while pending:
-        for source in sources.get(pending.pop(), ()):
-            if source not in alive:
-                alive.add(source)
+    distances, pending = dict.fromkeys(accepting, 0), list(accepting)
+    for target in pending:  # grows as it goes
+        for source in sources.get(target, ()):
+            if source not in distances:
+                distances[source] = distances[target] + 1
                 pending.append(source)
-    return alive
+    return distances
 
 
-def _classes(edges: list[tuple[Edge, ...]], accepting: frozenset[int]) -> list[int]:
-    """Moore's refinement: states that no word tells apart get one number."""
-    classes = [int(state in accepting) for state in range(len(edges))]
+def _classes(edges: list[tuple[Edge, ...]], distances: list[int]) -> list[int]:
+    """Moore's refinement: states that no word tells apart get one number. From unequal distances to the end it takes few rounds,
+    where it would take as many as a row is long.
+    """
+    classes = distances
     count = len(set(classes))
+    size = sum(map(len, edges)) + len(edges)
     while True:
+        spend(size)
         names: dict[tuple[int, tuple[Edge, ...]], int] = {}
         refined = [
             names.setdefault((classes[state], _joined([(first, last, classes[to]) for first, last, to in found])), len(names))
@@ -233,6 +241,7 @@ def of_node(node: Node) -> Automaton:
     def step(states: frozenset[int]) -> Iterable[tuple[int, int, frozenset[int]]]:
         ranges = [(first, last, to) for state in states for found, to in nfa.edges[state] for first, last in found.ranges]
         cuts = sorted({first for first, _, _ in ranges} | {last + 1 for _, last, _ in ranges})
+        spend(len(states) + len(cuts) * len(ranges) // 4)
         for low, high in pairwise(cuts):
             targets = {to for first, last, to in ranges if first <= low and high - 1 <= last}
             if targets:
@@ -269,6 +278,8 @@ NOTHING = Automaton(((),), frozenset())
 def to_node(automaton: Automaton, max_size: int = 4000) -> Node | None:
     """An expression for the language, by eliminating states one after another; None where it would be larger than `max_size`."""
     end = len(automaton.edges)
+    if end > max_size:
+        return None  # each state's edges stand in the expression at least once
     graph: dict[int, dict[int, Node]] = {state: {} for state in range(-1, end + 1)}
     for state, found in enumerate(automaton.edges):
         by_target: dict[int, list[tuple[int, int]]] = {}

@@ -11,7 +11,11 @@ from radixserve_tokenizer.grammar.schema.denote import Meaning
 from radixserve_tokenizer.grammar.schema.documents import Document
 from radixserve_tokenizer.grammar.schema.errors import TooComplexError
 from radixserve_tokenizer.grammar.schema.values import ANYTHING
+from radixserve_tokenizer.grammar.schema.work import MAX_STEPS, at_most
 from radixserve_tokenizer.grammar.schema.write import Writer
+
+MAX_TEXT = 512 << 10
+"""Characters of a grammar. The compiler takes seconds and hundreds of MB for some half of it."""
 
 
 def schema_grammar(schema: Any, *, closed: bool = True) -> str:
@@ -26,11 +30,14 @@ def schema_grammar(schema: Any, *, closed: bool = True) -> str:
     writer = Writer(Meaning(document, closed=closed))
     goal = ANYTHING if schema is True else frozenset({(document.root, True)})
     try:
-        text = writer.grammar(goal)
+        with at_most(MAX_STEPS):
+            text = writer.grammar(goal)
     except RecursionError as error:
         raise TooComplexError("it is nested too deep") from error
     except RegexError as error:
         raise ConstraintError(f"keyword 'pattern' can't be enforced: {error}", "") from error
+    if text is not None and len(text) > MAX_TEXT:
+        raise TooComplexError(f"its grammar has {len(text)} characters, more than {MAX_TEXT}")
     if text is None:
         raise ConstraintError("it allows no value", "")
     return text

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.grammar.schema.values import Goal
 
 MAX_NODES = 20_000
+_BESIDE_REFERENCE = frozenset(
+    {"$ref", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,17 @@ class Document:
             return frozenset() if holds else frozenset({(-1, True)})
         if schema is False:
             return frozenset({(-1, True)}) if holds else frozenset()
-        return frozenset({(self._number(schema, pointer, self._inside(parent.resolver, schema)), holds)})
+        return frozenset({(self._meant(self._number(schema, pointer, self._inside(parent.resolver, schema))), holds)})
+
+    def _meant(self, number: int) -> int:
+        """The schema that one which is nothing but references comes down to. One that leads to itself is left to whoever works it out."""
+        seen = {number}
+        while isinstance(schema := self.node(number).schema, dict) and "$ref" in schema and not schema.keys() - _BESIDE_REFERENCE:
+            number = self.target(self.node(number))
+            if number in seen:
+                break
+            seen.add(number)
+        return number
 
     def made(self, origin: SchemaNode, schema: Any) -> int:
         """A schema that stands in no document, for what `origin` says in another way. The caller keeps it from being made again and again."""

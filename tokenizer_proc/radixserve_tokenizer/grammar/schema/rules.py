@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from radixserve_tokenizer.grammar.schema.work import spend
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -57,6 +59,7 @@ class Rules:
 
     def new(self, body: Expr, name: str = "") -> Ref:
         """A rule of its own for this."""
+        spend(20)
         name = name or f"r{len(self.bodies)}"
         self.bodies[name] = body
         return Ref(name)
@@ -70,11 +73,12 @@ class Rules:
         finite = _finite(self.bodies)
         if root.name not in finite:
             return None
+        names = {name: self._meant(name) for name in finite}
         lines: list[str] = []
         seen, pending = {root.name}, [root.name]
         while pending:
             name = pending.pop()
-            body = _pruned(self.bodies[name], finite)
+            body = _pruned(self.bodies[name], names)
             assert body is not None
             lines.append(f"{'root' if name == root.name else name} ::= {_write(body, outermost=True)}")
             for other in sorted(_references(body) - seen):
@@ -83,6 +87,14 @@ class Rules:
         if _refers(self.bodies, seen, root.name):
             lines.append(f"{root.name} ::= root")
         return "\n".join(lines) + "\n"
+
+    def _meant(self, name: str) -> str:
+        """What a rule that is nothing but another one's name comes down to."""
+        seen = {name}
+        while isinstance(body := self.bodies[name], Ref) and body.name not in seen:
+            name = body.name
+            seen.add(name)
+        return name
 
 
 def _refers(bodies: dict[str, Expr], names: set[str], root: str) -> bool:
@@ -119,13 +131,13 @@ def _is_finite(expr: Expr, finite: set[str]) -> bool:
             return low == 0 or _is_finite(inner, finite)
 
 
-def _pruned(expr: Expr, finite: set[str]) -> Expr | None:
-    """Without the options that can't be finished; None if nothing is left."""
+def _pruned(expr: Expr, finite: dict[str, str]) -> Expr | None:
+    """Without the options that can't be finished; None if nothing is left. `finite`: rules that can be, and what they are called."""
     match expr:
         case Text():
             return expr
         case Ref(name):
-            return expr if name in finite else None
+            return Ref(finite[name]) if name in finite else None
         case Seq(parts):
             kept = [_pruned(part, finite) for part in parts]
             whole = tuple(part for part in kept if part is not None)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from radixserve_tokenizer.grammar.schema.errors import TooComplexError
 from radixserve_tokenizer.grammar.schema.numerals import Numbers, exact
 from radixserve_tokenizer.grammar.schema.texts import Texts
+from radixserve_tokenizer.grammar.schema.work import spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,6 +57,7 @@ class Array:
 
     def meet(self, other: Array) -> Array | None:
         """Arrays of both; None where that can't be any."""
+        spend(len(self.prefix) + len(other.prefix))
         longer, shorter = sorted((self.prefix, other.prefix), key=len, reverse=True)
         high = _least(self.high, other.high)
         low = max(self.low, other.low)
@@ -108,6 +110,7 @@ class Object:
         low = max(self.low, other.low)
         if high is not None and low > high:
             return None
+        spend(len(self.properties) + len(other.properties))
         goals = dict(self.properties)
         for name, goal in other.properties:
             goals[name] = goals.get(name, ANYTHING) | goal
@@ -151,6 +154,7 @@ class Values:
 
     def meet(self, other: Values) -> Values:
         """Values of both. Raises `RegexError` and `TooComplexError`."""
+        spend(30)
         return Values(
             self.null and other.null,
             self.booleans & other.booleans,
@@ -206,6 +210,7 @@ def _unless_empty(shape: T | None) -> T | None:
 
 
 def _cross(one: tuple[T, ...], two: tuple[T, ...], meet: Callable[[T, T], T | None]) -> tuple[T, ...]:
+    spend(8 * len(one) * len(two))
     return _union(found for left, right in product(one, two) if (found := meet(left, right)) is not None)
 
 

@@ -50,6 +50,8 @@ class Writer:
         self.meaning = meaning
         self.rules = Rules()
         self._of_goal: dict[Goal, Ref] = {}
+        self._of_values: dict[Values, Ref] = {}
+        """Goals that come down to the same values are written once."""
         self._pending: list[Goal] = []
         self._shared: dict[str, Ref] = {}
 
@@ -59,7 +61,10 @@ class Writer:
         start = self.value(goal)
         while self._pending:
             wanted = self._pending.pop()
-            self.rules.bodies[self._of_goal[wanted].name] = self._body(self.meaning.values(wanted))
+            found = self.meaning.values(wanted)
+            own = self._of_goal[wanted]
+            same = self._of_values.setdefault(found, own)
+            self.rules.bodies[own.name] = self._body(found) if same is own else same
         self.rules.bodies[root.name] = start
         return self.rules.text(root)
 

@@ -14,6 +14,7 @@ from radixserve_tokenizer.grammar.schema.rules import NEVER, NOTHING, Alt, Rep, 
 from radixserve_tokenizer.grammar.schema.texts import Texts, pattern_automaton
 from radixserve_tokenizer.grammar.schema.values import ANYTHING
 from radixserve_tokenizer.grammar.schema.values import NOTHING as NO_VALUE
+from radixserve_tokenizer.grammar.schema.work import spend
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.grammar.schema.automaton import Automaton
@@ -132,6 +133,7 @@ class _Members:
             return found
         if len(self._states) >= MAX_STATES:
             raise TooComplexError("counts of properties")
+        spend(40)
         loops = state.index == len(self._names)
         own: Ref | None = None
         if loops:
