@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from radixserve_runtime.scheduler.accounts import Tenant
     from radixserve_runtime.scheduler.counters import Counters
 
+#: Draft tokens of one step, all sequences together. Each is drawn for in turn, which the others' next tokens wait for.
+MAX_DRAFT_ROWS = 64
+
 
 class Scheduler:
     """Forms steps. The engine's loop is `schedule`, run the plan, `complete`, then `append_token` or `finish` for each completed chunk."""
@@ -287,7 +290,7 @@ class Scheduler:
 
     def _plan_decodes(self, step: Step) -> None:
         # For drafts, beside a token for each: prefill must find room too.
-        room = (self._config.max_batch_tokens - len(step.running)) // 2
+        room = min(MAX_DRAFT_ROWS, (self._config.max_batch_tokens - len(step.running)) // 2)
         for sequence in step.running:
             if sequence not in self._state.running:
                 continue
