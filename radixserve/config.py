@@ -57,13 +57,16 @@ class ServeConfig:
     )
     policy: Literal["fcfs", "lpm", "vtc", "dlpm"] = _flag("dlpm", "Order of waiting requests; the others are there to compare.")
     quantum: float = _flag(
-        512.0, "Charge units (docs/fairness.md) that a tenant is served at a stretch: more for more prefix hits, less for smaller gaps."
+        512.0,
+        "Charge units (docs/fairness.md) that a tenant is served at a stretch: more for more prefix hits, less for smaller gaps.",
     )
     level_unit: float = _flag(
-        1024.0, "Charge units of a program's first level: programs that had less go first, at twice as many the next level begins; 0: no levels."
+        1024.0,
+        "Charge units of a program's first level: programs that had less go first, at twice as many the next level begins; 0: no levels.",
     )
     ageing_s: float = _flag(
-        10.0, "Seconds (background: twice as many) after which a waiting request is overdue: every fourth of its tenant's goes by waiting alone."
+        10.0,
+        "Seconds (background: twice as many) after which a waiting request is overdue: every fourth of its tenant's goes by waiting alone.",
     )
     max_queue_delay_ms: float = _flag(50.0, "Dynamic and static batching: how long the first request waits for company.")
     threads: int = _flag(0, "Compute threads; 0: the cores this process may use.")

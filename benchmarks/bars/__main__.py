@@ -7,7 +7,19 @@ import sys
 
 from benchmarks.bars.table import show
 
-NAMES = ("same_answer", "overhead", "batching", "stalls", "sharing", "pressure", "forks", "faults", "fairness", "priority", "scale")
+NAMES = (
+    "same_answer",
+    "overhead",
+    "batching",
+    "stalls",
+    "sharing",
+    "pressure",
+    "forks",
+    "faults",
+    "fairness",
+    "priority",
+    "scale",
+)
 
 
 def main() -> int:
