@@ -10,6 +10,7 @@ from radixserve_runtime.engine.collect import collect_prompt, collect_score
 from radixserve_runtime.engine.executor import ChunkFailure
 from radixserve_runtime.engine.requests import Generation, Scoring, usage
 from radixserve_runtime.protocol import Failed, Finished, FromRuntime, PromptLogprobs, Scored, Tokens
+from radixserve_runtime.sampling.sampler import NOTHING_ALLOWED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +124,7 @@ class Stepper:
             request_id = generation.message.request_id
             if isinstance(drawn, str):
                 self._requests.release(generation)
-                self._fail(request_id, "sampling_failed", drawn)
+                self._fail(request_id, "nothing_allowed" if drawn == NOTHING_ALLOWED else "sampling_failed", drawn)
                 continue
             sequence = generation.sequence
             if self._append(sequence, drawn.token_id):

@@ -43,6 +43,9 @@ class SamplingFailure:
 
 Outcome: TypeAlias = SampledToken | SamplingFailure
 
+NOTHING_ALLOWED = "no token may be drawn here: logit_bias, min_tokens and the grammar rule all out"
+"""A request that contradicts itself; every other failure is ours."""
+
 
 class Sampler:
     """Draws one token a row. Holds no state: `RowState` does, and the caller appends what it keeps."""
@@ -131,9 +134,7 @@ class Sampler:
             if token_id >= 0:
                 outcomes.append(SampledToken(token_id, entries.get(index)))
             elif usable[index]:
-                outcomes.append(
-                    SamplingFailure("no token may be drawn here: logit_bias, min_tokens and the grammar rule all out")
-                )
+                outcomes.append(SamplingFailure(NOTHING_ALLOWED))
             else:
                 outcomes.append(SamplingFailure("the model's logits for this sequence are not finite (NaN or infinity)"))
         return outcomes

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from radixserve_tokenizer.grammar.compiler import CompileError
 from radixserve_tokenizer.grammar.prepare import prepare
 from radixserve_tokenizer.grammar.schema.compile import schema_grammar
 from radixserve_tokenizer.grammar.schema.errors import TooComplexError
@@ -83,3 +84,10 @@ def test_references_that_lead_to_themselves() -> None:
     loop = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "properties": {"x": {"$ref": "#/$defs/a"}}}
     with pytest.raises(ValueError, match="back to itself"):
         schema_grammar({**loop, "required": ["x"]})
+
+
+@pytest.mark.parametrize("grammar", ["root ::= root", "root ::= root | root root", 'root ::= a "x"\na ::= a "y"'])
+def test_a_grammar_that_nothing_can_begin(grammar: str, sentences) -> None:
+    with pytest.raises(CompileError, match="no text"):
+        sentences.compiler.compile("ebnf", grammar)
+    assert sentences.accepts(sentences.compiler.compile("ebnf", 'root ::= ""'), "")

@@ -71,11 +71,23 @@ class Compiler:
         text = correct_text(self._text(kind, source))
         started_s = time.process_time()  # not the clock: the machine may be busy
         compiled: Any = self._compiler.compile_grammar(self._xgrammar.Grammar.from_ebnf(text))
+        if not self._can_begin(compiled):
+            raise CompileError("the grammar allows no text, not even an empty one")
         # The serialised form holds the whole automaton once for each rule: of twenty tools it would be 40 MB, which take ten
         # times as long to load as the text takes to compile.
         if kind == "composite" and time.process_time() - started_s <= MAX_RECOMPILE_S:
             return text.encode()
         return str(compiled.serialize_json()).encode()
+
+    def _can_begin(self, compiled: Any) -> bool:
+        """Whether any token, or the end, may come first: of `root ::= root` nothing can."""
+        size = compiled.tokenizer_info.vocab_size
+        row = self._xgrammar.allocate_token_bitmask(1, size)
+        self._xgrammar.GrammarMatcher(compiled).fill_next_token_bitmask(row)
+        words = [word & 0xFFFFFFFF for word in row[0].tolist()]
+        if size % 32:
+            words[-1] &= (1 << size % 32) - 1  # bits behind the last token say nothing
+        return any(words)
 
     def _text(self, kind: str, source: str) -> str:
         """A prepared constraint as the text of a grammar."""

@@ -203,7 +203,7 @@ class Tasks:
         return task if isinstance(task, Generation) else None
 
 
-_CLIENT_ERRORS = frozenset({"invalid_value", "context_length_exceeded", "prompt_too_long", "invalid_grammar"})
+_CLIENT_ERRORS = frozenset({"invalid_value", "context_length_exceeded", "prompt_too_long", "invalid_grammar", "nothing_allowed"})
 
 
 def _usage(usage: runtime.Usage, held_s: float) -> wire.Usage:
