@@ -13,11 +13,10 @@ _BYTE = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 
 _HEX = "[0-9a-fA-F]"
 _H16 = f"{_HEX}{{1,4}}"
-#: Narrower than they may be (a label has up to 63 characters, a local part 64): every step of a count is a rule.
-_WORD = r"[a-zA-Z0-9]{1,12}"
-_LABEL = rf"{_WORD}(?:-{_WORD})?"
-_HOST = rf"{_LABEL}(?:\.{_LABEL}){{0,4}}"
-_ATOM = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
+#: Narrower than they may be (a label has up to 63 characters, a local part 64). Every step of a count is a rule, so characters are
+#: counted, each with what may stand before it, and not words of characters.
+_HOST = r"[a-zA-Z0-9](?:[-.]?[a-zA-Z0-9]){0,29}"
+_ATOM = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]"
 _LS32 = rf"(?:{_H16}:{_H16}|(?:{_BYTE}\.){{3}}{_BYTE})"
 _IPV6 = "|".join(
     [f"(?:{_H16}:){{6}}{_LS32}", f"::(?:{_H16}:){{5}}{_LS32}"]
@@ -37,7 +36,7 @@ FORMAT_PATTERNS = {
     "time": f"^{_TIME}$",
     "date-time": f"^{_DATE}T{_TIME}$",
     "ipv4": rf"^(?:{_BYTE}\.){{3}}{_BYTE}$",
-    "email": rf"^{_ATOM}(?:\.{_ATOM}){{0,2}}@{_HOST}$",
+    "email": rf"^{_ATOM}(?:\.?{_ATOM}){{0,23}}@{_HOST}$",
     "uuid": f"^{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$",
     "hostname": f"^{_HOST}$",
     "ipv6": f"^(?:{_IPV6})$",
