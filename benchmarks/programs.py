@@ -51,6 +51,8 @@ class Measured:
     num_same: int = 0
     computed: dict[str, int] = field(default_factory=dict)
     """Prompt tokens that the engine computed in the last round, by way."""
+    preemptions: dict[str, int] = field(default_factory=dict)
+    """Sequences that lost their pages while they ran, in the last round, by way."""
 
     @property
     def ratio(self) -> float:
@@ -104,9 +106,11 @@ class Bench:
             for name in list(ways)[:: -1 if number % 2 else 1]:
                 way, times = ways[name]
                 await self.reset()
-                before = await self.computed()
+                before = await self.stats()
                 seconds, results[name] = await way(measured.program, works)
-                measured.computed[name] = await self.computed() - before
+                after = await self.stats()
+                measured.computed[name] = after["num_prompt_tokens_computed"] - before["num_prompt_tokens_computed"]
+                measured.preemptions[name] = after["num_preemptions"] - before["num_preemptions"]
                 times.append(seconds)
                 say(f"{measured.regime}, {measured.program}: {name} {seconds:.1f} s")
             measured.num_runs += len(works)
@@ -116,10 +120,11 @@ class Bench:
         """Empty the cache."""
         await asyncio.wrap_future(self._engine.client.query("reset_cache"))
 
-    async def computed(self) -> int:
-        """Prompt tokens that the engine has computed, once its counters have arrived."""
+    async def stats(self) -> dict[str, int]:
+        """The engine's counters, once they have arrived."""
         await asyncio.sleep(1.2)
-        return int((await asyncio.wrap_future(self._engine.client.query("stats")))["num_prompt_tokens_computed"])
+        stats: dict[str, int] = await asyncio.wrap_future(self._engine.client.query("stats"))
+        return stats
 
     async def peak(self, work: Work) -> int:
         """Tokens that one run of each program holds at most, the largest of them."""
@@ -152,7 +157,11 @@ async def measure(
     sizes = replace(SIZES[regime], **json.loads(options.sizes))
     works = [Work(number, sizes) for number in range(options.runs)]
     rows = [Measured(regime, program) for program in programs]
-    with rs.Engine(options.model, kv_tokens=kv_tokens, log_level="error") as engine, http_server(engine.url) as (url, _):
+    chosen: dict[str, Any] = {"kv_tokens": kv_tokens, "log_level": "error", **json.loads(options.settings)}
+    with (
+        rs.Engine(options.model, **chosen) as engine,
+        http_server(engine.url) as (url, _),
+    ):
         bench = Bench(engine, url, options.concurrency)
         warm = [Work(-1, replace(sizes, pause_s=0.0, context=20))]
         for row in rows:
@@ -176,16 +185,19 @@ async def quarter(options: argparse.Namespace) -> int:
 def show(rows: Sequence[Measured]) -> Table:
     """A row for each program and regime."""
     table = Table("pool", "program", title="programs/s: the DSL and OpenAI's client, on one engine", title_justify="left")
-    for name in ("DSL", "OpenAI", "ratio", "bar", "same", "prompt tokens computed"):
+    for name in ("DSL", "OpenAI", "ratio", "bar", "same", "prompt tokens computed", "preempted"):
         table.add_column(name, justify="right")
     for row in rows:
         runs = row.num_runs / len(row.dsl_s)
         dsl, other = (runs / statistics.median(times) for times in (row.dsl_s, row.openai_s))
         computed = f"{row.computed['dsl']:,} / {row.computed['openai']:,}"
+        preempted = f"{row.preemptions['dsl']:,} / {row.preemptions['openai']:,}"
         same = f"{row.num_same} of {row.num_runs}"
         colour = "green" if row.passed else "red"
         bar = f">= {BARS[row.regime]:.1f}"
-        table.add_row(row.regime, row.program, f"{dsl:.2f}", f"{other:.2f}", f"[{colour}]{row.ratio:.2f}[/]", bar, same, computed)
+        table.add_row(
+            row.regime, row.program, f"{dsl:.2f}", f"{other:.2f}", f"[{colour}]{row.ratio:.2f}[/]", bar, same, computed, preempted
+        )
     return table
 
 
@@ -199,6 +211,7 @@ def main() -> int:
     parser.add_argument("--regime", choices=tuple(BARS), nargs="*", default=list(BARS))
     parser.add_argument("--program", choices=PROGRAMS, nargs="*", default=list(PROGRAMS))
     parser.add_argument("--sizes", default="{}", help="fields of Sizes to change, as JSON")
+    parser.add_argument("--settings", default="{}", help="of the engine, as JSON")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     out = Console(highlight=False, width=130)

@@ -31,7 +31,12 @@ def test_votes_and_marks_do_not_depend_on_who_came_first() -> None:
 
 def compared(model: Path, regime: str, names: Sequence[str]) -> list[programs.Measured]:
     options = argparse.Namespace(
-        model=str(model), runs=2, concurrency=2, rounds=1, sizes='{"context": 30, "output": 8, "pause_s": 0.05}'
+        model=str(model),
+        runs=2,
+        concurrency=2,
+        rounds=1,
+        settings='{"max_running": 32}',
+        sizes='{"context": 30, "output": 8, "pause_s": 0.05}',
     )
     said: list[str] = []
     rows = asyncio.run(programs.measure(regime, options, 8192, names, said.append))
