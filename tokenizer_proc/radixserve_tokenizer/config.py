@@ -73,7 +73,7 @@ class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A runtime silent for this long is reported as stuck by health."""
     runtime_wait_s: float = 30.0
     """How long ops wait for a runtime that is gone before they fail with 503."""
-    compile_timeout_s: float = 5.0
+    compile_timeout_s: float = 4.0
     compile_memory_mb: int = 1024
     tool_format: str = "auto"
     """Format of tool calls (tools/choose.py); "auto": the model's, as far as it shows."""

@@ -15,7 +15,7 @@ from radixserve_tokenizer.grammar.schema.errors import TooComplexError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-MAX_STEPS = 3_000_000
+MAX_STEPS = 2_000_000
 """About a second's, several times what the largest of common schemas takes."""
 
 
