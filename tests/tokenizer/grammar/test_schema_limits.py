@@ -13,6 +13,7 @@ from radixserve_tokenizer.grammar.schema.compile import schema_grammar
 from radixserve_tokenizer.grammar.schema.errors import TooComplexError
 from radixserve_tokenizer.grammar.schema.source import MAX_NODES
 from radixserve_tokenizer.grammar.schema.work import at_most, spend
+from radixserve_tokenizer.grammar.schema.write import MAX_CHAINED
 from radixserve_tokenizer.protocol import Constraint
 
 _CHAIN = {
@@ -77,7 +78,18 @@ def test_what_means_the_same_is_written_once() -> None:
     })  # fmt: skip
     assert text.count(r"\u0022x\u0022") == 1
     twins = {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": 7} for i in range(20)}}
-    assert schema_grammar(twins).count("{0,7}") == 1
+    assert schema_grammar(twins).count("basic_string_0_7 ::= ") == 1
+    twins["properties"] = {f"p{i}": {"type": "string", "maxLength": 700} for i in range(20)}
+    assert schema_grammar(twins).count("{0,700}") == 1
+
+
+def test_short_strings_are_counted_by_rules_as_far_as_there_is_room() -> None:
+    def text(*bounds: int) -> str:
+        return schema_grammar({"properties": {f"p{i}": {"type": "string", "maxLength": high} for i, high in enumerate(bounds)}})
+
+    assert "{0," not in text(MAX_CHAINED)
+    assert "{0," not in text(*[MAX_CHAINED] * 5)
+    assert "{0,9}" in text(MAX_CHAINED, 9)
 
 
 def test_references_that_lead_to_themselves() -> None:

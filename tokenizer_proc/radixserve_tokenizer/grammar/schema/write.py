@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: An automaton becomes one expression up to this size; a rule for each state beyond it.
 _MAX_EXPRESSION = 80
 QUOTE = Text('"\\""')
+#: So many characters of bounded strings, all different bounds of a schema together, have rules of their own: room and time grow with the square.
+MAX_CHAINED = 24
+_CHARACTER, _ESCAPE = r'[^"\\\x00-\x1f]', r'"\\" ["\\/bfnrt]'
 _STRING = Text(r'"\"" ([^"\\\x00-\x1f] | "\\" ["\\/bfnrt])* "\""')
 
 
@@ -54,6 +57,7 @@ class Writer:
         """Goals that come down to the same values are written once."""
         self._pending: list[Goal] = []
         self._shared: dict[str, Ref] = {}
+        self._chain_room = MAX_CHAINED
 
     def grammar(self, goal: Goal) -> str | None:
         """EBNF text with a rule `root`; None if no value fulfils the goal."""
@@ -127,10 +131,29 @@ class Writer:
             return Alt(tuple(Text(literal_rule(word)) for word in words))
         if not texts.excluded and not texts.patterns and not texts.low and texts.high is None:
             return self._once("string", _STRING)
+        if not texts.excluded and not texts.patterns and texts.high is not None:
+            name = f"string_{texts.low}_{texts.high}"
+            if name in self._shared or texts.high <= self._chain_room:
+                return Seq((QUOTE, self._chain(name, texts.low, texts.high)))
         node = texts.node()
         if node is not None:
             return Seq((QUOTE, Text(f"({write_expression(node, inside_json_string)})"), QUOTE))
         return self.quoted(texts.automaton())
+
+    def _chain(self, name: str, low: int, high: int) -> Expr:
+        """So many characters and the quote at the end: a rule for each number of them.
+
+        A repetition would be shorter, but where it may end the compiler can't know beforehand which tokens fit: a mask would take 20 ms.
+        """
+        if name in self._shared:
+            return self._shared[name]
+        self._chain_room -= high
+        following: Expr = QUOTE
+        for count in reversed(range(high)):
+            options = (Seq((Text(_CHARACTER), following)), Seq((Text(_ESCAPE), following)))
+            body = Alt((*options, QUOTE) if count >= low else options)
+            following = self._once(name if count == 0 else f"{name}_{count}", body)
+        return following
 
     def quoted(self, language: Automaton) -> Expr:
         """A JSON string of a language."""
