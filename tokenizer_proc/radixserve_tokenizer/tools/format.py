@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from radixserve_tokenizer.grammar.patterns import literal_rule
@@ -31,7 +32,7 @@ class CallGrammar(NamedTuple):
     parts: tuple[Part, ...]
 
 
-class ToolFormat:
+class ToolFormat(ABC):
     """One native format, for one tokenizer."""
 
     name: ClassVar[str]
@@ -42,18 +43,18 @@ class ToolFormat:
         self.special = special
 
     @property
+    @abstractmethod
     def trigger(self) -> Mark:
         """What begins calls."""
-        raise NotImplementedError
 
     @property
     def control_marks(self) -> tuple[Mark, ...]:
         """Marks of the format that are control tokens: a grammar has to allow them by number."""
         return (self.trigger,) if self.trigger.is_token else ()
 
+    @abstractmethod
     def grammar(self, tools: Sequence[Tool], most: int) -> CallGrammar:
         """The grammar of one to `most` calls of these tools, behind the trigger. Raises `ToolError`."""
-        raise NotImplementedError
 
     def free(self) -> str:
         """Rules, the last of them `root`: any text, and calls (rule `calls`) once the trigger comes."""
@@ -74,19 +75,19 @@ class ToolFormat:
         check_beside_calls(constraint, self.trigger)
         return self.forced()
 
+    @abstractmethod
     def parser(self, sink: OutputSink, tools: Sequence[Tool], use: Use) -> CallParser:
         """A parser for one output with calls of these tools."""
-        raise NotImplementedError
 
     # ---- where the model's template knows no tools -----------------------------------------------------------------
 
+    @abstractmethod
     def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """What the system message says about the tools (OpenAI's definitions)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
         """Past calls (name, arguments as an object or text) as the model would have written them."""
-        raise NotImplementedError
 
     def result_text(self, text: str, name: str) -> str:
         """A tool's result, in a message of the user's side. `name` is the tool's, or empty."""

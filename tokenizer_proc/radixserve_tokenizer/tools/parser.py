@@ -6,6 +6,7 @@ never on how they were cut: it acts on a byte only when nothing that may follow 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from radixserve_tokenizer.tools.errors import CallSyntaxError
@@ -25,7 +26,7 @@ class OutputSink(CallSink, Protocol):
         ...
 
 
-class CallParser:
+class CallParser(ABC):
     """Text, then calls. A subclass reads what follows the trigger, by steps.
 
     White space between text and calls is neither's. With `required` there is no text: whatever isn't a call is dropped.
@@ -71,9 +72,9 @@ class CallParser:
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _after_trigger(self) -> Callable[[], bool]:
         """The step that reads what follows the trigger."""
-        raise NotImplementedError
 
     def _control(self, text: str) -> None:
         """A control token among the calls."""
