@@ -189,7 +189,7 @@ class Ping(Message, frozen=True, kw_only=True, tag="ping"):
 
 
 class ResetCache(Message, frozen=True, kw_only=True, tag="reset"):
-    """Forget all KV that no request uses. Answered by a `Heartbeat`."""
+    """Forget all KV that no request uses and no lease keeps. Answered by a `Heartbeat`, whose `Stats.num_resets` counts it."""
 
 
 ToRuntime: TypeAlias = (
@@ -256,6 +256,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 0.0
     """Seconds since the last step finished while there was work to do; 0 when idle. Large: the loop is stuck."""
     num_leases: int = 0
+    num_resets: int = 0
+    """How often `ResetCache` was carried out: the first `Stats` that count one more tell what it left."""
     tenants: dict[str, TenantStats] = {}
     """Tenants that have had work since start (the tokenizer process bounds how many there can be)."""
 

@@ -142,7 +142,7 @@ class RuntimeLink:
             self._outgoing.append(runtime.SetWeights(weights=self._weights))
 
     def reset_cache(self) -> None:
-        """Forget all KV that no request uses."""
+        """Forget all KV that no request uses and no lease keeps."""
         self._outgoing.append(runtime.ResetCache())
 
     def take_outgoing(self) -> list[runtime.ToRuntime]:

@@ -313,16 +313,17 @@ class Ping(Message, frozen=True, kw_only=True, tag="ping"):
 class Query(Message, frozen=True, kw_only=True, tag="query"):
     """A control message: no program. Answered by `Reply` with the same `id` (counted by the client).
 
-    kinds: "health" -> Health fields; "stats" -> the runtime's Stats and the tokenizer process's counters; "reset_cache" -> {};
+    kinds: "health" -> Health fields; "stats" -> the runtime's Stats and the tokenizer process's counters; "reset_cache" -> {"pages_leased", "pages_locked"}: what was kept;
     "tokenize" {"text": str, "add_special_tokens": bool} | {"messages": [...], "tools": [ToolSpec, ...], "add_generation_prompt": bool}
     -> {"ids": [...], "text": rendered}; "detokenize" {"ids": [...]} -> {"text": str}, with "separately": true -> {"texts": [one for each id]};
-    "usage" {"api_key": str} -> {"tenants": {name: account}}: all tenants for an admin's key, else the caller's own.
+    "usage" {"api_key": str} -> {"tenants": {name: account}}: all tenants for an admin's key, else the caller's own;
+    "tenant" {"api_key": str} -> {"tenant": name}: whose key it is, "" where there are no tenants.
     """
 
     id: int
     api_key: str = ""
     """Over tcp everything but "health" needs a tenant, and "stats" and "reset_cache" an admin; a local socket is its owner's."""
-    kind: Literal["health", "stats", "reset_cache", "tokenize", "detokenize", "usage"]
+    kind: Literal["health", "stats", "reset_cache", "tokenize", "detokenize", "usage", "tenant"]
     body: dict[str, Any] = {}
 
 

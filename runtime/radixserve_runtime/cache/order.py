@@ -110,16 +110,16 @@ class EvictionOrder:
         kind = self._leased if node.leases else self._plain
         kind.push(node.root.account, node)
 
-    def pop_for(self, taker: Account | None) -> tuple[Node, int] | None:
+    def pop_for(self, taker: Account | None, *, leased: bool = True) -> tuple[Node, int] | None:
         """The leaf that goes next for `taker`'s sake, and how many pages it may lose. None: nothing that `taker` may take.
 
-        Without a taker reserves are kept as long as there is anything else.
+        Without a taker reserves are kept as long as there is anything else. Without `leased` leases are no leaf's end.
         """
         while self._accounts.grown:
             account = self._accounts.grown.pop()
             self._plain.take_in(account)
             self._leased.take_in(account)
-        for kind in (self._plain, self._leased):
+        for kind in (self._plain, self._leased) if leased else (self._plain,):
             found = self._pop_of_kind(kind, taker)
             if found is not None:
                 return found

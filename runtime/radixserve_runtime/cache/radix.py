@@ -35,6 +35,7 @@ class RadixCache:
     def __init__(self, pool: PagePool, enabled: bool = True, eviction_key: EvictionKey = least_recently_used) -> None:
         self.enabled = enabled
         self.num_evicted_pages = 0
+        self.num_resets = 0
         self.version = 0
         """Grows when tokens are added: while it stands still no match can have become longer."""
         self._pool = pool
@@ -43,7 +44,7 @@ class RadixCache:
         self._tree = Tree(pool, self._order)
         self._public_depth = 0
         """Tokens of the longest public prefix."""
-        self.leases = Leases(self, self._order)
+        self.leases = Leases(self, self._tree, self._order)
 
     # ---- reading ---------------------------------------------------------------------------------------------
 
@@ -167,10 +168,12 @@ class RadixCache:
         Takes unlocked leaves in the order of `cache.order`, and of the last one only as much of its end as is needed.
         Without a taker also what is within reserved shares goes, at last.
         """
-        account = self._pool.accounts.get(taker) if taker else None
+        return self._evict(num_pages, self._pool.accounts.get(taker) if taker else None, leased=True)
+
+    def _evict(self, num_pages: int, account: Account | None, *, leased: bool) -> int:
         freed = 0
         while freed < num_pages:
-            found = self._order.pop_for(account)
+            found = self._order.pop_for(account, leased=leased)
             if found is None:
                 break
             freed += self._free(found[0], min(num_pages - freed, found[1]))
@@ -201,8 +204,9 @@ class RadixCache:
         return freed
 
     def reset(self) -> int:
-        """Drop everything that isn't locked; returns how many pages became free."""
-        return self.evict(self._pool.num_pages + 1)
+        """Drop everything that is neither locked nor leased; returns how many pages became free."""
+        self.num_resets += 1
+        return self._evict(self._pool.num_pages + 1, None, leased=False)
 
     def _free(self, leaf: Node, num_pages: int) -> int:
         """Leases that end in the leaf are lost: the rest of their paths has nothing to wait for."""

@@ -55,6 +55,7 @@ class Statistics:
             num_aborted=num_aborted,
             num_evicted_pages=self._cache.num_evicted_pages,
             num_leases=self._tenancy.num_leases,
+            num_resets=self._cache.num_resets,
             tenants=self._tenant_rows(),
         )
 

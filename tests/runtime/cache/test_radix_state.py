@@ -237,7 +237,10 @@ class RadixMachine(RuleBasedStateMachine):
     @rule()
     def reset(self) -> None:
         self.cache.reset()
-        assert self.pool.num_cached == 0
+        assert not self.forget_lost()
+        assert not any(node.is_evictable and not node.leases for node in self.cache.nodes())
+        if not self.leases:
+            assert self.pool.num_cached == 0
 
     @invariant()
     def accounts_balance(self) -> None:
@@ -295,6 +298,7 @@ class RadixMachine(RuleBasedStateMachine):
             self.cache.unlock(writer.lock)
             self.pool.release(writer.pages)
         if hasattr(self, "cache"):
+            self.cache.leases.clear()
             self.cache.reset()
             check_cache(self.cache, self.pool)
             assert self.pool.num_cached == 0

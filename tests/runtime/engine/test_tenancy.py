@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from radixserve_runtime.config import TenantShare
-from radixserve_runtime.protocol import Base, Cancel, Drop, Generate, Hello, Lease, LeaseLost, Owner, Publish, Release, Sampling
+from radixserve_runtime.protocol import (
+    Base,
+    Cancel,
+    Drop,
+    Generate,
+    Hello,
+    Lease,
+    LeaseLost,
+    Owner,
+    Publish,
+    Release,
+    ResetCache,
+    Sampling,
+)
 from tests.support.engine_driver import Answer, Driver
 from tests.support.tiny_model import write_tiny_checkpoint
 
@@ -188,6 +201,23 @@ def test_leases_on_everything_do_not_stop_others(make: MakeDriver) -> None:
     # The others are whole: a broken lease is used up before another is broken.
     for branch in logs.keys() - set(gone):
         assert driver.core._cache.match((("tenant", "a"),), logs[branch]).num_tokens >= 95
+
+
+def test_a_reset_keeps_what_is_leased_and_tells_how_much_that_is(make: MakeDriver) -> None:
+    driver = make(kv_tokens=1024)
+    log = leased(driver, 1, 501)
+    other = prompt(100, 7)
+    driver.generate(other, owner=B)
+    before = driver.core.stats().num_resets
+    driver.core.handle(ResetCache())
+    stats = driver.core.stats()
+    assert (stats.num_resets, stats.num_leases, stats.pages_locked) == (before + 1, 1, 0)
+    assert 0 < stats.pages_cached * stats.page_size_tokens < 95 + stats.page_size_tokens
+    assert lost(driver) == []
+    assert cached(driver.generate(other, owner=B)) == 0
+    assert cached(driver.generate([*log, 5], owner=A, branch=501)) == 95, "the lease held through the reset"
+    driver.core.handle(ResetCache())
+    assert driver.core.stats().pages_cached == 0, "it has ended, and with it what it kept"
 
 
 def test_drop_and_a_new_connection_end_leases(make: MakeDriver) -> None:

@@ -157,6 +157,7 @@ class FakeRuntime:
         self.leases: dict[int, rt.Lease] = {}
         self.publishes: list[rt.Publish] = []
         self.hold_publish = False
+        self.num_resets = 0
         self.out: list[rt.FromRuntime] = []
 
     def ready(self) -> rt.Ready:
@@ -195,7 +196,8 @@ class FakeRuntime:
                 case rt.Lease() | rt.Release() | rt.Publish():
                     self._keep(message)
                 case rt.ResetCache():
-                    self.out.append(rt.Heartbeat(stats=rt.Stats()))
+                    self.num_resets += 1
+                    self.out.append(rt.Heartbeat(stats=rt.Stats(num_resets=self.num_resets, pages_cached=3, pages_locked=2)))
                 case rt.Ping():
                     pass
 

@@ -153,7 +153,8 @@ def test_reset_cache_answers_after_the_runtime() -> None:
     world.core.on_runtime(rt.Heartbeat(stats=rt.Stats(pages_cached=4)))  # under way when the cache was reset
     assert not world.of(wire.Reply)
     world.settle()
-    assert world.one(wire.Reply).id == 5
+    reply = world.one(wire.Reply)
+    assert (reply.id, reply.body) == (5, {"pages_leased": 3, "pages_locked": 2}), "what was kept is told"
 
 
 def test_tokenize_and_detokenize() -> None:

@@ -20,11 +20,10 @@ from radixserve_tokenizer.tools.toolset import read_tools
 if TYPE_CHECKING:
     from radixserve_tokenizer.programs.clients import Client
     from radixserve_tokenizer.programs.services import Services
+    from radixserve_tokenizer.tenants.identity import Tenant
 
 logger = logging.getLogger(__name__)
 
-#: A heartbeat may have been under way when the cache was reset; with work running the counters alone can't tell the answer.
-_MAX_BEATS = 3
 #: Of one connection over TCP that may wait.
 _MAX_PUT_OFF = 64
 
@@ -36,7 +35,8 @@ class Queries:
         self._services = services
         self._put_off: deque[tuple[Client, wire.Query]] = deque()
         self._resets: list[tuple[Client, int]] = []
-        self._beats_left = 0
+        self._num_resets = 0
+        """That the runtime had carried out when it was asked for one more."""
 
     def take(self, client: Client, query: wire.Query) -> None:
         """Answer now, or put off what takes a while."""
@@ -93,19 +93,19 @@ class Queries:
             raise OpError(f"{query.kind} is for admins alone", code="not_admin", status=403)
 
     def on_heartbeat(self) -> None:
-        """Statistics came in; they may be the answer to a reset."""
-        if not self._resets:
-            return
-        self._beats_left -= 1
-        if self._services.link.stats.pages_cached == 0 or self._beats_left <= 0:
-            for client, query_id in self._resets:
-                client.events.append(wire.Reply(id=query_id))
-            self._resets.clear()
+        """Statistics came in; they are the answer to a reset if they count it. Others may have been under way when it was sent."""
+        stats = self._services.link.stats
+        if self._resets and stats.num_resets > self._num_resets:
+            self._reset_done({"pages_leased": stats.pages_cached, "pages_locked": stats.pages_locked})
 
     def on_connection_lost(self) -> None:
         """A reset that was under way needs no answer of the runtime any more: its cache went with it."""
-        self._beats_left = 0
-        self.on_heartbeat()
+        self._reset_done({"pages_leased": 0, "pages_locked": 0})
+
+    def _reset_done(self, kept: dict[str, int]) -> None:
+        for client, query_id in self._resets:
+            client.events.append(wire.Reply(id=query_id, body=kept))
+        self._resets.clear()
 
     def health(self) -> dict[str, Any]:
         """Whether the engine makes progress."""
@@ -143,6 +143,8 @@ class Queries:
                 return {**msgspec.to_builtins(self._services.link.stats), **self._own_stats()}
             case "usage":
                 return {"tenants": self._usage(client, query)}
+            case "tenant":
+                return {"tenant": self._caller(client, query).name}
             case "reset_cache":
                 self._reset_cache(client, query.id)
                 return None
@@ -164,18 +166,22 @@ class Queries:
         }
 
     def _usage(self, client: Client, query: wire.Query) -> dict[str, dict[str, Any]]:
+        tenant = self._caller(client, query)
+        return self._services.accounts.describe(None if tenant.config.admin else tenant.name)
+
+    def _caller(self, client: Client, query: wire.Query) -> Tenant:
         api_key = query.body.get("api_key", query.api_key)
         tenant = self._services.tenants.caller(api_key, client.curve_key) if isinstance(api_key, str) else None
         if tenant is None:
             raise invalid_key()
-        return self._services.accounts.describe(None if tenant.config.admin else tenant.name)
+        return tenant
 
     def _reset_cache(self, client: Client, query_id: int) -> None:
         if not self._services.link.is_ready:
             raise OpError("the runtime is not there", code="runtime_down", status=503, retryable=True)
         if not self._resets:
+            self._num_resets = self._services.link.stats.num_resets
             self._services.link.reset_cache()
-            self._beats_left = _MAX_BEATS
         self._resets.append((client, query_id))
 
     def _tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
