@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from radixserve_lang.transport import Transport
     from radixserve_tokenizer.protocol import Budget, Event, Priority, Welcome
 
-    QueryKind = Literal["health", "stats", "reset_cache", "tokenize", "detokenize", "usage"]
+    QueryKind = Literal["health", "stats", "reset_cache", "tokenize", "detokenize", "usage", "tenant"]
 
 
 class Client:

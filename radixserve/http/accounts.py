@@ -65,6 +65,14 @@ async def visible_accounts(state: ServerState, key: str) -> dict[str, dict[str, 
     return {name or ANONYMOUS: fields for name, fields in accounts.items()}
 
 
+async def tenant_of(state: ServerState, key: str) -> str:
+    """Name of the tenant that `key` is of, "" where there are none; raises `ApiError`, 401 for a key that is nobody's.
+
+    What is kept here between requests belongs to a tenant, whichever of its keys asks.
+    """
+    return str((await state.query("tenant", {"api_key": key}))["tenant"])
+
+
 async def accounts_for_metrics(state: ServerState, key: str) -> dict[str, dict[str, Any]] | None:
     """The same for a scrape: None when the engine does not answer, or no key was sent and there are tenants."""
     try:
@@ -77,4 +85,4 @@ async def accounts_for_metrics(state: ServerState, key: str) -> dict[str, dict[s
 
 async def require_key(request: Request) -> None:
     """As a dependency: 401 without a key that the engine knows. For what the engine isn't asked anyway."""
-    await visible_accounts(state_of(request), api_key(request))
+    await tenant_of(state_of(request), api_key(request))

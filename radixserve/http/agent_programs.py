@@ -2,17 +2,17 @@
 
 A program that is kept has answered its request and stays open in the engine with a lease, so that its pages are still there when
 the client comes back from its tool. It is closed when its time is over, when the next request of its program has begun to
-answer, when the engine can't keep it, when its key keeps too many, and when the server stops.
+answer, when the engine can't keep it, when its tenant keeps too many, and when the server stops.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from radixserve.http.parents import Parents
 from radixserve_tokenizer.protocol import Goodbye, LeaseLost, Refused
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from radixserve.http.config import HttpConfig
     from radixserve.http.extension import Extension
     from radixserve_tokenizer.protocol import Event
-
-#: Programs whose parents are remembered.
-_MAX_PARENTS = 16_384
 
 
 @dataclass(eq=False)
@@ -33,11 +30,11 @@ class _Kept:
 
 
 class AgentPrograms:
-    """All programs of one server. Used by its event loop alone. Keys are kept as hashes."""
+    """All programs of one server, each its tenant's. Used by its event loop alone."""
 
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
-        self._roots: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._parents = Parents(config.max_parents_per_tenant, config.max_parents)
         self._kept: dict[str, OrderedDict[str, _Kept]] = {}
 
     @property
@@ -45,23 +42,21 @@ class AgentPrograms:
         """Programs that are open though no request of theirs runs."""
         return sum(map(len, self._kept.values()))
 
-    def visit(self, api_key: str, extension: Extension) -> Visit | None:
-        """A request of a program begins; None if it says nothing of its program."""
-        if not extension.program_id and not extension.parent:
-            return None
-        owner = hashlib.blake2b(api_key.encode(), digest_size=16).hexdigest()
-        return Visit(self, owner, extension, self._group(owner, extension), self._of(owner, extension.program_id))
+    def visit(self, tenant: str, extension: Extension) -> Visit:
+        """A request of a program begins. `tenant` is the engine's word for who asks, never the client's."""
+        group = self._parents.root(tenant, extension.program_id, extension.parent)
+        return Visit(self, tenant, extension, group, self._of(tenant, extension.program_id))
 
-    def keep(self, owner: str, program_id: str, channel: ChannelLike, lease_s: float) -> None:
+    def keep(self, tenant: str, program_id: str, channel: ChannelLike, lease_s: float) -> None:
         """Leave `channel` open for `lease_s` seconds; what the program had open before is closed."""
-        self._end(self._of(owner, program_id))
-        own = self._kept.setdefault(owner, OrderedDict())
-        while len(own) >= self._config.max_leases_per_key:
+        self._end(self._of(tenant, program_id))
+        own = self._kept.setdefault(tenant, OrderedDict())
+        while len(own) >= self._config.max_leases_per_tenant:
             self._end(next(iter(own.values())))
         while self.num_kept >= self._config.max_leases:
             self._end(next(iter(max(self._kept.values(), key=len).values())))
-        kept = _Kept((owner, program_id), channel, asyncio.get_running_loop().call_later(lease_s, self.end_channel, channel))
-        self._kept.setdefault(owner, OrderedDict())[program_id] = kept
+        kept = _Kept((tenant, program_id), channel, asyncio.get_running_loop().call_later(lease_s, self.end_channel, channel))
+        self._kept.setdefault(tenant, OrderedDict())[program_id] = kept
 
     def end_channel(self, channel: ChannelLike) -> None:
         """Close a channel that is kept; another one is left alone."""
@@ -77,33 +72,21 @@ class AgentPrograms:
             for kept in list(own.values()):
                 self._end(kept)
 
-    def _of(self, owner: str, program_id: str) -> _Kept | None:
-        own = self._kept.get(owner)
+    def _of(self, tenant: str, program_id: str) -> _Kept | None:
+        own = self._kept.get(tenant)
         return None if own is None else own.get(program_id)
 
     def _end(self, kept: _Kept | None) -> None:
         if kept is None:
             return
-        owner, program_id = kept.key
-        own = self._kept[owner]
+        tenant, program_id = kept.key
+        own = self._kept[tenant]
         if own.get(program_id) is kept:
             del own[program_id]
             if not own:
-                del self._kept[owner]
+                del self._kept[tenant]
         kept.timer.cancel()
         kept.channel.close()
-
-    def _group(self, owner: str, extension: Extension) -> str:
-        """The program at the root: a program and all that it started count as one."""
-        own_id, parent = extension.program_id, extension.parent
-        known = self._roots.get((owner, own_id)) if own_id else None
-        root = self._roots.get((owner, parent), parent) if parent else known or own_id
-        if own_id and root != own_id:
-            self._roots[owner, own_id] = root
-            self._roots.move_to_end((owner, own_id))
-            if len(self._roots) > _MAX_PARENTS:
-                self._roots.popitem(last=False)
-        return root
 
 
 @dataclass(eq=False)
@@ -111,7 +94,7 @@ class Visit:
     """One request of a program."""
 
     programs: AgentPrograms
-    owner: str
+    tenant: str
     extension: Extension
     group: str
     before: _Kept | None
@@ -131,7 +114,7 @@ class Visit:
     def keep(self, channel: ChannelLike) -> None:
         """The answer is complete; from here on the channel belongs to the agent programs."""
         self._channel = channel
-        self.programs.keep(self.owner, self.extension.program_id, channel, self.extension.lease_s)
+        self.programs.keep(self.tenant, self.extension.program_id, channel, self.extension.lease_s)
 
     def heard(self, event: Event) -> None:
         """What the engine says of the program that is kept: once there is nothing to keep it is closed."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 from fastapi import Request, Response
 
+from radixserve.http.accounts import tenant_of
 from radixserve.http.auth import api_key
 from radixserve.http.bridge import RunningPrograms
 from radixserve.http.extension import find_extension
@@ -81,8 +82,9 @@ async def run(
     stream: bool,
 ) -> Response:
     """Run the programs and answer, whole or as a stream. A client that goes away ends them."""
-    visit = state.agents.visit(how.api_key, extension)
-    if visit is not None:
+    visit = None
+    if extension.names_program:
+        visit = state.agents.visit(await tenant_of(state, how.api_key), extension)
         how = replace(how, group=visit.group)
         specs = [replace(spec, lease_s=extension.lease_s) for spec in specs]
     programs = RunningPrograms(state.client, specs, how, state.config, visit)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from radixserve.http.program import Opening, ProgramSpec
     from radixserve_tokenizer.protocol import Event, FromClient, Priority, RateLimits, Welcome
 
-    QueryKind = Literal["health", "stats", "reset_cache", "tokenize", "detokenize", "usage"]
+    QueryKind = Literal["health", "stats", "reset_cache", "tokenize", "detokenize", "usage", "tenant"]
 
 
 class ChannelLike(Numbers, Protocol):

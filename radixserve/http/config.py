@@ -43,16 +43,20 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Of what a message carries beside its text."""
     max_cache_salt_chars: int = 256
 
-    max_leases_per_key: int = 64
-    """Programs that one key may keep open between its requests; beyond it the oldest is closed."""
+    max_leases_per_tenant: int = 64
+    """Programs that one tenant may keep open between its requests; beyond it the oldest is closed."""
     max_leases: int = 1024
-    """The same of all keys together."""
+    """The same of all tenants together."""
+    max_parents_per_tenant: int = 4096
+    """Programs of one tenant whose parents are remembered; beyond it the one that was named longest ago is forgotten."""
+    max_parents: int = 65_536
+    """The same of all tenants together: who has most loses first."""
     stored_ttl_s: float = 24 * 3600.0
     """How long /v1/responses can be gone on from and read again."""
-    max_stored_per_key: int = 1000
-    max_stored_bytes_per_key: int = 32 << 20
+    max_stored_per_tenant: int = 1000
+    max_stored_bytes_per_tenant: int = 32 << 20
     max_stored_bytes: int = 128 << 20
-    """Of all keys' responses; each counts with its whole conversation."""
+    """Of all tenants' responses; each counts with its whole conversation."""
     stream_credits: int = 64
     """Deltas on their way to a client that does not read; beyond that they coalesce."""
     fork_chunk: int = 128

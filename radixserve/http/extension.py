@@ -24,6 +24,11 @@ class Extension(NamedTuple):
     parent: str = ""
     lease_s: float = 0.0
 
+    @property
+    def names_program(self) -> bool:
+        """Whether it says of which program the request is."""
+        return bool(self.program_id or self.parent)
+
 
 def find_extension(headers: Mapping[str, str], value: Any, *, num_choices: int = 1) -> Extension:
     """From the body's object `value`, and from the headers what it does not say; raises `BadRequestError`."""

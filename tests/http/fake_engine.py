@@ -265,8 +265,10 @@ class FakeClient:
 
     handler: Handler = field(default_factory=lambda: scripted(Script()))
     card: ModelCard = CARD
-    answers: dict[str, Any] = field(default_factory=lambda: {"usage": {"tenants": {"": {}}}})
-    """What a query answers; an exception is raised, a missing kind never answers."""
+    answers: dict[str, Any] = field(
+        default_factory=lambda: {"usage": {"tenants": {"": {}}}, "tenant": lambda body: {"tenant": body["api_key"]}}
+    )
+    """What a query answers; an exception (also of a function of the body) is raised, a missing kind never answers. Each key is a tenant's of its own."""
     welcome_error: Exception | None = None
 
     def __post_init__(self) -> None:
@@ -291,10 +293,14 @@ class FakeClient:
         self.queries.append((kind, body or {}))
         future: Future[dict[str, Any]] = Future()
         answer = self.answers.get(kind)
+        try:
+            answer = answer(body) if callable(answer) else answer
+        except QueryFailedError as error:
+            answer = error
         if isinstance(answer, QueryFailedError):
             future.set_exception(answer)
         elif answer is not None:
-            future.set_result(answer(body) if callable(answer) else answer)
+            future.set_result(answer)
         return future
 
     def close(self) -> None:

@@ -7,6 +7,8 @@ import time
 import pytest
 
 from radixserve.http.config import HttpConfig
+from radixserve.http.parents import Parents
+from radixserve_lang.errors import QueryFailedError
 from radixserve_tokenizer.protocol import Goodbye, Lease, LeaseLost
 from tests.http.fake_engine import FakeClient, failing, refusing
 from tests.http.harness import CHAT, TEXT, events, serving
@@ -118,7 +120,7 @@ def test_a_request_that_fails_keeps_nothing_but_what_was(api, fake, stream):
 
 def test_bounds_and_shutdown():
     client = FakeClient()
-    settings = HttpConfig(served_names=("tiny",), max_leases_per_key=2, max_leases=3)
+    settings = HttpConfig(served_names=("tiny",), max_leases_per_tenant=2, max_leases=3)
     with serving(client, settings) as call:
         for number, key in enumerate(["a", "a", "a", "b", "b"]):
             assert ask(call, {"program_id": f"p{number}", "lease_s": 60}, key=key).status_code == 200
@@ -167,3 +169,63 @@ def test_one_choice_is_kept(api, fake):
     assert api(CHAT, body).json()["error"]["param"] == "radixserve.lease_s"
     assert api(TEXT, {"model": "tiny", "prompt": ["a", "b"], "radixserve": body["radixserve"]}).status_code == 400
     assert fake.channels == []
+
+
+# ---- whose it is ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_tenant(fake):
+    """The keys old and new are one tenant's, "wrong" is nobody's, and every other a tenant's of its own."""
+
+    def tenant(body):
+        if body["api_key"] == "wrong":
+            raise QueryFailedError(401, "no such key")
+        return {"tenant": "a" if body["api_key"] in ("old", "new") else body["api_key"]}
+
+    fake.answers["tenant"] = tenant
+    return fake
+
+
+def test_all_keys_of_a_tenant_are_one(api, one_tenant):
+    ask(api, {"program_id": "child", "parent": "root", "lease_s": 60}, key="old")
+    first = one_tenant.last
+    ask(api, {"program_id": "child"}, key="new")
+    assert groups(one_tenant) == ["root", "root"]
+    assert first.closed.is_set()  # its lease was the tenant's
+
+
+def test_nothing_is_remembered_of_a_wrong_key(one_tenant):
+    settings = HttpConfig(served_names=("tiny",), max_parents_per_tenant=2, max_parents=2)
+    with serving(one_tenant, settings) as call:
+        ask(call, {"program_id": "child", "parent": "root"}, key="old")
+        for number in range(5):
+            for stream in (False, True):
+                answer = ask(call, {"program_id": f"p{number}", "parent": "x"}, key="wrong", stream=stream)
+                assert answer.status_code == 401
+                assert answer.json()["error"]["code"] == "invalid_api_key"
+        assert len(one_tenant.channels) == 1  # the engine was not even asked to open one
+        ask(call, {"program_id": "child"}, key="old")
+    assert groups(one_tenant) == ["root", "root"]
+
+
+def test_the_engine_does_not_say_who_asks(api, fake):
+    fake.answers["tenant"] = QueryFailedError(503, "gone")
+    assert ask(api, {"program_id": "p"}).status_code == 503
+    assert ask(api).status_code == 200  # who tells nothing of a program needs no name
+
+
+def test_one_tenant_forgets_its_own_parents_first():
+    parents = Parents(max_per_tenant=3, max_all=5)
+    for tenant, count in (("small", 2), ("large", 10)):
+        for number in range(count):
+            assert parents.root(tenant, f"p{number}", "root") == "root"
+    assert len(parents) == 5
+    assert [parents.root("small", f"p{number}", "") for number in range(2)] == ["root", "root"]
+    assert [parents.root("large", f"p{number}", "") for number in range(6, 10)] == ["p6", "root", "root", "root"]
+    assert parents.root("third", "p0", "root") == "root"
+    assert len(parents) == 5
+    assert [parents.root("large", f"p{number}", "") for number in range(7, 10)] == ["p7", "root", "root"]  # it had most
+    assert [parents.root("small", f"p{number}", "") for number in range(2)] == ["root", "root"]
+    assert parents.root("small", "p2", "p1") == "root"  # now it has most, and loses what was named longest ago
+    assert [parents.root("small", "", f"p{number}") for number in range(3)] == ["p0", "root", "root"]

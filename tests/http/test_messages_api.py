@@ -292,7 +292,7 @@ def test_count(api, fake):
 
 
 def test_count_needs_a_key(api, fake):
-    fake.answers["usage"] = QueryFailedError(401, "no such key")
+    fake.answers["tenant"] = QueryFailedError(401, "no such key")
     refused(ask(api, COUNT), 401, "authentication_error")
 
 

@@ -6,10 +6,15 @@ import json
 
 import openai
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from radixserve.http.config import HttpConfig
+from radixserve.http.program import Segment
 from radixserve.http.responses import ErrorAnswer
 from radixserve.http.responses_api.answers import ResponseEvent, ResponseObject
+from radixserve.http.responses_api.store import ResponseStore
+from radixserve_lang.errors import QueryFailedError
 from radixserve_tokenizer.protocol import ToolCall, ToolUse
 from tests.http.fake_engine import FakeClient, Script, failing, scripted
 from tests.http.harness import serving
@@ -266,6 +271,77 @@ def test_keys_have_stores_of_their_own(api, fake):
     assert whole(api(f"{PATH}/{first['id']}", authorization="Bearer k")) == first
 
 
+def test_all_keys_of_a_tenant_share_a_store(api, fake):
+    fake.answers["tenant"] = {"tenant": "a"}
+    first = whole(ask(api, key="old"))
+    second = whole(ask(api, key="new", previous_response_id=first["id"]))
+    assert whole(api(f"{PATH}/{second['id']}", authorization="Bearer old")) == second
+    assert api(f"{PATH}/{first['id']}", method="DELETE", authorization="Bearer new").status_code == 200
+
+
+def test_a_wrong_key_finds_nothing(api, fake):
+    first = whole(ask(api))
+    fake.answers["tenant"] = QueryFailedError(401, "no such key")
+    count = len(fake.channels)
+    for streamed in (False, True):
+        assert ask(api, previous_response_id=first["id"], stream=streamed).status_code == 401
+    for method in ("GET", "DELETE"):
+        assert api(f"{PATH}/{first['id']}", method=method).status_code == 401
+    assert len(fake.channels) == count
+
+
+def test_what_expires_is_all_that_is_walked():
+    now = 0.0
+    looked = 0
+
+    class Counted(dict):
+        def __getitem__(self, tenant):
+            nonlocal looked
+            looked += 1
+            return super().__getitem__(tenant)
+
+    store = ResponseStore(HttpConfig(stored_ttl_s=100.0), clock=lambda: now)
+    store._by_tenant = Counted()
+    for number in range(500):
+        now = float(number >= 200)
+        store.put(f"tenant {number}", {"id": f"r{number}"}, ())
+    now, looked = 99.0, 0
+    assert store.get("tenant 0", "r0") is not None
+    assert looked == 0
+    now = 100.5
+    assert store.get("tenant 0", "r0") is None
+    assert looked == 200
+    assert store.get("tenant 499", "r499") is not None
+    now = 101.5
+    assert store.get("tenant 499", "r499") is None
+    assert (looked, store.num_bytes) == (500, 0)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["put", "delete", "get", "wait"]), st.sampled_from("ab"), st.integers(0, 3)), max_size=60)
+)
+def test_the_store_keeps_its_books(steps):
+    now = 0.0
+    store = ResponseStore(HttpConfig(stored_ttl_s=5.0, max_stored_per_tenant=3, max_stored_bytes=1000), clock=lambda: now)
+    model: dict[tuple[str, str], float] = {}
+    for count, (step, tenant, number) in enumerate(steps):
+        if step == "put":
+            name = f"r{count}"
+            store.put(tenant, {"id": name}, (Segment(text="x" * 40),) * number)
+            model[tenant, name] = now + 5.0
+        elif step == "delete":
+            mine = [name for owner, name in model if owner == tenant]
+            if mine:
+                store.delete(tenant, mine[number % len(mine)])
+                del model[tenant, mine[number % len(mine)]]
+        elif step == "wait":
+            now += number
+        held = {key: store.get(*key) for key in model}
+        assert all(one is None or model[key] > now for key, one in held.items())
+        assert store.num_bytes == sum(one.num_bytes for one in held.values() if one is not None) <= 1000
+        assert all(sum(one is not None for key, one in held.items() if key[0] == owner) <= 3 for owner in "ab")
+
+
 def test_not_stored(api):
     first = whole(ask(api, store=False))
     assert api(f"{PATH}/{first['id']}", authorization="Bearer k").status_code == 404
@@ -273,7 +349,7 @@ def test_not_stored(api):
 
 def test_the_store_is_bounded():
     client = FakeClient()
-    with serving(client, HttpConfig(served_names=("tiny",), max_stored_per_key=2, stored_ttl_s=1000.0)) as call:
+    with serving(client, HttpConfig(served_names=("tiny",), max_stored_per_tenant=2, stored_ttl_s=1000.0)) as call:
         ids = [whole(ask(call))["id"] for _ in range(3)]
         kept = [call(f"{PATH}/{one}", authorization="Bearer k").status_code for one in ids]
     assert kept == [404, 200, 200]

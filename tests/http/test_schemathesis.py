@@ -18,6 +18,7 @@ def answers() -> dict[str, Any]:
     """What the fake engine answers to queries."""
     return {
         "usage": {"tenants": {"": {}}},
+        "tenant": {"tenant": ""},
         "health": {"status": "ok"},
         "stats": {},
         "tokenize": {"ids": [1, 2], "text": "x"},

@@ -73,6 +73,6 @@ def test_refused(api, engine, path, body, param):
 
 
 def test_they_need_a_key(api, engine):
-    engine.answers["usage"] = QueryFailedError(401, "no such key")
+    engine.answers["tenant"] = QueryFailedError(401, "no such key")
     assert api("/tokenize", {"prompt": "x"}).status_code == 401
     assert api("/detokenize", {"tokens": [1]}).status_code == 401

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
-from radixserve.http.accounts import require_key
+from radixserve.http.accounts import tenant_of
 from radixserve.http.answer import opening, run
 from radixserve.http.auth import api_key
 from radixserve.http.body import read_json
@@ -45,7 +45,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {401: {"model": ErrorAnswer}, 404: {"
 async def create_response(http: Request) -> Response:
     """OpenAI's Responses API, for text and functions.
 
-    `previous_response_id` goes on from an answer that is stored: for a day, within the limits of the store, by key. Unknown
+    `previous_response_id` goes on from an answer that is stored: for a day, within the limits of the store, by tenant. Unknown
     fields are ignored; a known one that can't be honoured is a 400.
     """
     state = state_of(http)
@@ -54,8 +54,9 @@ async def create_response(http: Request) -> Response:
     name = state.check_model(request.model)
     check_chat_model(state)
     refuse_unsupported(body, api="responses")
-    key = api_key(http)
-    conversation = (*_before(state, key, request.previous_response_id), *parse_input(request.input, state.config))
+    wants_store = request.store is not False
+    tenant = await tenant_of(state, api_key(http)) if wants_store or request.previous_response_id is not None else ""
+    conversation = (*_before(state, tenant, request.previous_response_id), *parse_input(request.input, state.config))
     if len(conversation) > state.config.max_messages:
         raise BadRequestError(
             f"The conversation has {len(conversation)} messages; at most {state.config.max_messages} are taken.",
@@ -65,8 +66,8 @@ async def create_response(http: Request) -> Response:
     spec = _spec(request, body, conversation, state)
 
     def keep(response: dict[str, Any], turn: Segment) -> None:
-        if request.store is not False:
-            state.responses.put(key, response, (*conversation, turn))
+        if wants_store:
+            state.responses.put(tenant, response, (*conversation, turn))
 
     writer = ResponseWriter(_head(request, name), logprobs=request.wants_logprobs, keep=keep)
     extension = find_extension(http.headers, request.radixserve)
@@ -78,11 +79,11 @@ async def create_response(http: Request) -> Response:
     summary="A stored response",
     response_model=ResponseObject,
     responses=_ERRORS,
-    dependencies=[Depends(require_key)],
 )
 async def get_response(request: Request, response_id: str) -> Response:
-    """What was answered; 404 when it was not stored, by another key, or too long ago."""
-    stored = state_of(request).responses.get(api_key(request), response_id)
+    """What was answered; 404 when it was not stored, by another tenant, or too long ago."""
+    state = state_of(request)
+    stored = state.responses.get(await tenant_of(state, api_key(request)), response_id)
     if stored is None:
         raise _not_found(response_id)
     return Response(orjson.dumps(stored.response), media_type="application/json")
@@ -93,11 +94,11 @@ async def get_response(request: Request, response_id: str) -> Response:
     summary="Forget a response",
     response_model=DeletedResponse,
     responses=_ERRORS,
-    dependencies=[Depends(require_key)],
 )
 async def delete_response(request: Request, response_id: str) -> dict[str, Any]:
     """Take it out of the store."""
-    if not state_of(request).responses.delete(api_key(request), response_id):
+    state = state_of(request)
+    if not state.responses.delete(await tenant_of(state, api_key(request)), response_id):
         raise _not_found(response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
@@ -106,10 +107,10 @@ def _not_found(response_id: str) -> ApiError:
     return ApiError(f"There is no response {response_id[:100]!r}.", status=404, code="response_not_found", param="response_id")
 
 
-def _before(state: ServerState, key: str, previous: str | None) -> tuple[Segment, ...]:
+def _before(state: ServerState, tenant: str, previous: str | None) -> tuple[Segment, ...]:
     if previous is None:
         return ()
-    stored = state.responses.get(key, previous)
+    stored = state.responses.get(tenant, previous)
     if stored is None:
         raise BadRequestError(
             f"The previous response {previous[:100]!r} is not stored (any more). Send the whole conversation as 'input'.",

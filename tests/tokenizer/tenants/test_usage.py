@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from radixserve_runtime import protocol as rt
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.config import TenantConfig
 from radixserve_tokenizer.tenants.accounts import MAX_NAMED
 from tests.tokenizer.programs.harness import World, append, config, gen
 from tests.tokenizer.tenants.people import answer_all, ask, key, reply, tenant, world
@@ -98,7 +100,21 @@ def test_everybody_sees_what_is_theirs_and_an_admin_all() -> None:
         assert "wrong-key" not in refused.error
 
 
+def test_whose_a_key_is() -> None:
+    old, new = key("a"), "another key of a's"
+    hashes = tuple(hashlib.sha256(one.encode()).hexdigest() for one in (old, new))
+    it = world(TenantConfig(name="a", key_hashes=hashes), tenant("boss", admin=True), hold=False)
+    assert [reply(it, "tenant", api_key=one).body for one in (old, new, key("boss"))] == [
+        {"tenant": "a"},
+        {"tenant": "a"},
+        {"tenant": "boss"},
+    ]
+    for body in ({}, {"api_key": "wrong-key"}, {"api_key": 5}):
+        assert (reply(it, "tenant", **body).status, reply(it, "tenant", **body).body) == (401, {})
+
+
 def test_without_tenants_there_is_one_account() -> None:
+    assert reply(World(), "tenant", api_key="whatever").body == {"tenant": ""}
     it = World().send(wire.Open(program=1, api_key="whatever"), append(0, "a"), gen(1))
     assert reply(it, "usage", api_key="something else").body["tenants"][""]["requests"] == 1
 
