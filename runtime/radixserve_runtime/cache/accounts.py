@@ -42,9 +42,9 @@ def owner_of(namespace: Namespace) -> Owner:
 
 
 class Account:
-    """The pages of one owner. `num_pages` and `num_locked` are written by the pool."""
+    """The pages of one owner. `num_pages`, `num_locked` and `num_leased` are written by the pool."""
 
-    __slots__ = ("index", "max_pages", "num_locked", "num_pages", "owner", "parked", "reserved_pages", "shielded")
+    __slots__ = ("index", "max_pages", "num_leased", "num_locked", "num_pages", "owner", "parked", "reserved_pages", "shielded")
 
     def __init__(self, index: int, owner: Owner, reserved_pages: int, max_pages: int) -> None:
         self.index = index
@@ -54,6 +54,8 @@ class Account:
         self.num_pages = 0
         """Pages charged to it, cached and locked."""
         self.num_locked = 0
+        self.num_leased = 0
+        """Its cached pages that lie on a leased path."""
         self.shielded = 0
         """Cached pages that others can't take, when they were last counted."""
         self.parked = False
@@ -150,15 +152,18 @@ class Accounts:
         account = self.get(owner)
         return min(account.max_pages, self._num_pages - self.num_set_aside - self.num_reserved + account.reserved_pages)
 
-    def check(self, charged: Iterable[int], locked: Iterable[int]) -> None:
-        """Compare with a recount: the account's index of each page in use, and of each locked page. For tests."""
-        pages, locks = [0] * len(self.by_index), [0] * len(self.by_index)
+    def check(self, charged: Iterable[int], locked: Iterable[int], leased: Iterable[int]) -> None:
+        """Compare with a recount: the account's index of each page in use, of each locked page, and of each cached one under a lease. For tests."""
+        pages, locks, leases = ([0] * len(self.by_index) for _ in range(3))
         for index in charged:
             pages[index] += 1
         for index in locked:
             locks[index] += 1
+        for index in leased:
+            leases[index] += 1
         for account in self.by_index:
             assert account.num_pages == pages[account.index], f"pages of {account.owner} are off"
             assert account.num_locked == locks[account.index], f"locked pages of {account.owner} are off"
+            assert account.num_leased == leases[account.index], f"leased pages of {account.owner} are off"
         nobody = Account(-1, NOBODY, 0, 0)
         assert self.num_shielded(nobody) == sum(account.count_shielded() for account in self.by_index), "shielded pages are off"

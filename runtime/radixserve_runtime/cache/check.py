@@ -31,6 +31,7 @@ def _check_node(node: Node, page_size_tokens: int) -> None:
     assert node.start == parent.end, "a node doesn't begin where its parent ends"
     assert len(node.pages) == -(-node.end // page_size_tokens) - node.start // page_size_tokens
     assert node.locks >= sum(1 for child in node.children.values() if child.locks), "locks of children are missing"
+    assert node.leased == len(node.leases or ()) + sum(1 for child in node.children.values() if child.leased), "leases are off"
     assert not node.locks or parent.locks, "a locked node under an unlocked one"
     assert node.root is not None
     assert not node.is_evictable or node.queued & (2 if node.leases else 1), "an evictable leaf isn't queued"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from radixserve_runtime.cache.node import Node
     from radixserve_runtime.cache.order import EvictionOrder
     from radixserve_runtime.cache.radix import RadixCache
+    from radixserve_runtime.cache.tree import Tree
 
 
 @dataclass(eq=False, slots=True)
@@ -33,8 +34,9 @@ class Lease:
 class Leases:
     """All leases, by a number that the caller chooses."""
 
-    def __init__(self, cache: RadixCache, order: EvictionOrder) -> None:
+    def __init__(self, cache: RadixCache, tree: Tree, order: EvictionOrder) -> None:
         self._cache = cache
+        self._tree = tree
         self._order = order
         self._leases: dict[int, Lease] = {}
         self._ends: list[tuple[float, int, Lease]] = []
@@ -50,7 +52,7 @@ class Leases:
     def take(self, key: int, namespace: Namespace, token_ids: Sequence[int], until_s: float) -> int:
         """Lease as much of a prompt as the tree has, in place of this key's earlier lease; returns how many tokens that is.
 
-        Costs O(log leases) beside the match.
+        Costs O(log leases + pages that come under a lease) beside the match.
         """
         self.release(key)
         match = self._cache.match(namespace, token_ids)
@@ -60,6 +62,7 @@ class Leases:
         lease = self._leases[key] = Lease(key, until_s, lock.node if private else None)
         if lease.node is not None:
             lease.node.leases = [*(lease.node.leases or ()), lease]
+            self._tree.lease(lease.node)
         self._cache.unlock(lock)
         self._serial += 1
         heapq.heappush(self._ends, (until_s, self._serial, lease))
@@ -73,6 +76,7 @@ class Leases:
         node = lease.node
         if node is not None and node.leases:
             node.leases.remove(lease)
+            self._tree.unlease(node)
             if not node.leases:
                 node.leases = None
                 if node.is_evictable:
@@ -100,10 +104,11 @@ class Leases:
 
     def lose(self, node: Node) -> None:
         """Pages of this node are evicted: its leases are over."""
-        for lease in node.leases or ():
+        leases, node.leases = node.leases or (), None
+        self._tree.unlease(node, len(leases))
+        for lease in leases:
             del self._leases[lease.key]
             self._lost.append(lease.key)
-        node.leases = None
 
     def take_lost(self) -> list[int]:
         """Keys of the leases that time or eviction ended since the last call."""

@@ -45,10 +45,10 @@ class Node:
     end, also where its first tokens belong to an ancestor: so on a path the deepest node's page counts.
 
     `locks` is the number of `Lock`s that end here plus the number of children with locks: a locked node's ancestors
-    are locked, and locking stops at the first ancestor that already was.
+    are locked, and locking stops at the first ancestor that already was. `leased` counts leases in the same way.
     """
 
-    __slots__ = ("children", "last_used", "leases", "locks", "pages", "parent", "queued", "root", "start", "tokens")
+    __slots__ = ("children", "last_used", "leased", "leases", "locks", "pages", "parent", "queued", "root", "start", "tokens")
 
     def __init__(self, parent: Node | None, root: Root | None, start: int, tokens: TokenRun, pages: array[int]) -> None:
         self.parent = parent
@@ -61,6 +61,7 @@ class Node:
         self.last_used = 0
         self.leases: list[Lease] | None = None
         """Leases that end here; None for none."""
+        self.leased = 0
         self.queued = 0
         """Which eviction queues have an entry for it: 1 the one of leaves without a lease, 2 the other."""
 

@@ -7,6 +7,8 @@ keeps it for later; the node locks it only while a sequence holds the path throu
 - cached: only unlocked tree nodes refer to it, so eviction can free it;
 - locked: a sequence or a locked node refers to it.
 
+Cached pages on a leased path (leases.py) are counted beside that, owner by owner: `Account.num_leased`.
+
 `num_free + num_cached + num_locked == num_pages` always.
 """
 
@@ -47,6 +49,7 @@ class PagePool:
         self._free = list(range(num_pages - 1, -1, -1))
         self._refs = array("i", bytes(4 * num_pages))
         self._locks = array("i", bytes(4 * num_pages))
+        self._leases = array("i", bytes(4 * num_pages))
         self._fill = array("i", bytes(4 * num_pages))
         self._num_locked = 0
         self.accounts = Accounts(num_pages, tuple(shares))
@@ -160,26 +163,45 @@ class PagePool:
 
     def lock(self, pages: Iterable[int]) -> None:
         """Lock pages once more."""
-        locks, accounts = self._locks, self.accounts.by_index
+        locks, leases, accounts = self._locks, self._leases, self.accounts.by_index
         for page in pages:
             if locks[page] == 0:
                 self._num_locked += 1
                 account = accounts[self._owner[page]]
                 account.num_locked += 1
+                account.num_leased -= leases[page] > 0
                 self._changed(account)
             locks[page] += 1
 
     def unlock(self, pages: Iterable[int]) -> None:
         """Undo one `lock`."""
-        locks, accounts = self._locks, self.accounts.by_index
+        locks, leases, accounts = self._locks, self._leases, self.accounts.by_index
         for page in pages:
             locks[page] -= 1
             if locks[page] == 0:
                 self._num_locked -= 1
                 account = accounts[self._owner[page]]
                 account.num_locked -= 1
+                account.num_leased += leases[page] > 0
                 self._changed(account)
             assert locks[page] >= 0, f"page {page} unlocked twice"
+
+    def lease(self, pages: Iterable[int]) -> None:
+        """Pages come to lie on one more leased path."""
+        leases, accounts = self._leases, self.accounts.by_index
+        for page in pages:
+            leases[page] += 1
+            if leases[page] == 1 and self._locks[page] == 0:
+                accounts[self._owner[page]].num_leased += 1
+
+    def unlease(self, pages: Iterable[int]) -> None:
+        """Undo one `lease`."""
+        leases, accounts = self._leases, self.accounts.by_index
+        for page in pages:
+            leases[page] -= 1
+            if leases[page] == 0 and self._locks[page] == 0:
+                accounts[self._owner[page]].num_leased -= 1
+            assert leases[page] >= 0, f"the lease of page {page} ended twice"
 
     def check(self) -> None:
         """Recount everything. For tests: O(pages)."""
@@ -194,5 +216,7 @@ class PagePool:
         self.accounts.check(
             (self._owner[page] for page in range(self.num_pages) if self._refs[page]),
             (self._owner[page] for page in range(self.num_pages) if self._locks[page]),
+            (self._owner[page] for page in range(self.num_pages) if self._leases[page] and not self._locks[page]),
         )
+        assert all(self._refs[page] for page in range(self.num_pages) if self._leases[page]), "a page under a lease is free"
         assert all(0 <= fill <= self.page_size_tokens for fill in self._fill), "a page is filled beyond its end"

@@ -82,6 +82,27 @@ class Tree:
                 self._order.push(step)
             step = step.parent
 
+    def lease(self, node: Node) -> None:
+        """The path to a node is leased once more. O(pages that come under a lease)."""
+        step: Node | None = node
+        while step is not None:
+            step.leased += 1
+            if step.leased > 1:
+                break
+            self._pool.lease(step.pages)
+            step = step.parent
+
+    def unlease(self, node: Node, count: int = 1) -> None:
+        """Undo `lease`, `count` times."""
+        step: Node | None = node
+        while step is not None and count:
+            step.leased -= count
+            assert step.leased >= 0, "more leases ended than were taken"
+            if step.leased:
+                break
+            self._pool.unlease(step.pages)
+            step, count = step.parent, 1
+
     def descend(self, node: Node, position: int, tokens: TokenRun, end: int) -> tuple[Node, int]:
         """The node, split if need be, that ends where the tree's knowledge of `tokens[:end]` ends."""
         while position < end:
@@ -103,6 +124,7 @@ class Tree:
         upper = Node(node.parent, node.root, node.start, node.tokens[:cut], node.pages[: -(-position // self._page_size) - first])
         upper.last_used = node.last_used
         upper.locks = 1 if node.locks else 0
+        upper.leased = 1 if node.leased else 0
         upper.children[node.tokens[cut]] = node
         node.parent.children[node.tokens[0]] = upper
         node.parent, node.start = upper, position
@@ -112,6 +134,8 @@ class Tree:
             self._pool.retain(shared)
             if node.locks:
                 self._pool.lock(shared)
+            if node.leased:
+                self._pool.lease(shared)
         self.num_nodes += 1
         return upper
 
@@ -182,6 +206,9 @@ class Tree:
         if node.locks:
             self._pool.lock(new)
             self._pool.unlock(old)
+        if node.leased:
+            self._pool.lease(new)
+            self._pool.unlease(old)
         node.pages[: len(new)] = new
         self._pool.drop(old)
 
