@@ -43,7 +43,7 @@ class Attachment:
         """Its client is gone. False if it was not opened to outlive that."""
         if program.journal is None or not program.is_admitted:
             return False
-        _let_go(program)
+        self._let_go(program)
         program.journal.is_parked = True
         program.client = Client(b"", math.inf)
         program.client.programs[program.number] = program
@@ -90,7 +90,7 @@ class Attachment:
             return
         assert program.journal is not None
         old, old_number = program.client, program.number
-        _let_go(program)
+        self._let_go(program)
         if self._services.detached.parked.pop(program, None) is None and (old, old_number) != (client, message.program):
             text = "another connection has taken this program over"
             old.note_refused(old_number)
@@ -103,8 +103,14 @@ class Attachment:
         self._services.detached.attached(program, self._services.clock())
         self._told(program)
         client.events.append(_attached(program))
-        client.events.extend(program.numbered(event) for event in program.journal.replay(program.number, message.from_op))
-        program.stream_again()
+        self._services.retellings.begin(program, program.journal.replay(program.number, message.from_op))
+
+    def _let_go(self, program: Program) -> None:
+        """Its client knows it no more."""
+        client = program.client
+        client.programs.pop(program.number, None)
+        client.streaming.pop(program, None)
+        self._services.retellings.stop(program)
 
     def _wait(self, program: Program, client: Client, message: wire.Attach) -> None:
         waiting = self._put_off.setdefault(program.tenant, deque())
@@ -138,13 +144,6 @@ class Attachment:
             text = f"program {message.program} is open already: count program numbers up"
             raise OpError(text, code="duplicate_program", param="program")
         return program
-
-
-def _let_go(program: Program) -> None:
-    """Its client knows it no more."""
-    client = program.client
-    client.programs.pop(program.number, None)
-    client.streaming.pop(program, None)
 
 
 def _attached(program: Program) -> wire.Attached:

@@ -120,8 +120,8 @@ class Core:
 
     @property
     def is_behind(self) -> bool:
-        """Whether ops or queries could begin at once that the last turn had no time for."""
-        return bool(self._services.runnable) or self._queries.has_put_off
+        """Whether there is something to do at once that the last turn had no time for."""
+        return bool(self._services.runnable) or self._queries.has_put_off or bool(self._services.retellings)
 
     def heard(self, identity: bytes) -> None:
         """Something of this client has come in, though it may have to wait."""
@@ -150,6 +150,7 @@ class Core:
         """Events to send now, one list a client. Clients in `blocked` get no new deltas: their text goes on coalescing."""
         self._turn_ends = None
         self._queries_first = not self._queries_first
+        self._services.retellings.tell()
         out: list[tuple[bytes, list[wire.Event]]] = []
         for client in self._clients.values():
             if client.streaming and client.identity not in blocked:

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.programs.retelling import Retelling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,14 +79,20 @@ class Journal:
 
     # ---- who takes it up ------------------------------------------------------------------------------------------
 
-    def replay(self, program: int, from_op: int) -> list[wire.Event]:
+    def replay(self, program: int, from_op: int) -> Retelling:
         """Outcomes of ops from `from_op` on, in the order in which they ended; what is not kept comes first, as `Failed`."""
         self.is_parked = False
         self._due = set(self._deltas) | self._unkept
         lost, self._lost_leases = self._lost_leases, {}
-        gone = (_not_kept(program, op, var, self._max_bytes) for op, var in self._gone.items() if op >= from_op)
-        kept = chain.from_iterable(wire.decode_events(frame) for op, (_, frame) in self._outcomes.items() if op >= from_op)
-        return [*gone, *kept, *(wire.LeaseLost(program=program, branch=branch) for branch in lost)]
+        return Retelling(
+            [_not_kept(program, op, var, self._max_bytes) for op, var in self._gone.items() if op >= from_op],
+            [frame for op, (_, frame) in self._outcomes.items() if op >= from_op],
+            [wire.LeaseLost(program=program, branch=branch) for branch in lost],
+        )
+
+    def note_lost(self, branches: list[int]) -> None:
+        """Leases of these branches were lost, and whoever listened has not heard of it."""
+        self._lost_leases.update(dict.fromkeys(branches))
 
     def streaming(self) -> Iterator[int]:
         """Ops of which something was sent and that have not ended."""

@@ -157,6 +157,7 @@ class Outcomes:
         program.branches.clear()
         program.streams.clear()
         program.client.streaming.pop(program, None)
+        self._services.retellings.stop(program)
         program.client.programs.pop(program.number, None)
         program.client.undecided.pop(program, None)
         self._services.undecided.pop(program, None)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.programs.branch import Branch, Poison
     from radixserve_tokenizer.programs.clients import Client
     from radixserve_tokenizer.programs.journal import Journal
+    from radixserve_tokenizer.programs.retelling import Retelling
     from radixserve_tokenizer.protocol import Event
     from radixserve_tokenizer.tenants.identity import Tenant
 
@@ -63,6 +64,8 @@ class Program:
     """Ops up to this one may come a second time, from a client that has taken the program up again: they are ignored."""
     journal: Journal | None = None
     """Of a program that may outlive its connection."""
+    retelling: Retelling | None = None
+    """While it tells a new connection what it kept; what it says meanwhile waits there."""
     num_pending_ops: int = 0
     num_kept_units: int = 0
     """What is remembered of it (programs/upkeep.py)."""
@@ -83,6 +86,9 @@ class Program:
                 event = self.numbered(delta)
             else:
                 self.journal.note(event)
+        if self.retelling is not None:
+            self.retelling.hold(event)
+            return
         (self.client.events if self.is_admitted else self._untold).append(event)
 
     def numbered(self, event: E) -> E:
@@ -123,6 +129,8 @@ class Program:
 
     def collect_deltas(self, events: list[Event]) -> None:
         """Move output into deltas, one a generation, as far as the credits reach; the rest goes on coalescing."""
+        if self.retelling is not None:
+            return  # all that streams begins anew when that is over
         while self.streams and self.credits > 0:
             generation = next(iter(self.streams))
             del self.streams[generation]

@@ -9,6 +9,7 @@ from radixserve_tokenizer.programs.budget import BudgetWatch
 from radixserve_tokenizer.programs.generation import Generation
 from radixserve_tokenizer.programs.groups import Groups
 from radixserve_tokenizer.programs.memory import TurnMemory
+from radixserve_tokenizer.programs.retelling import Retellings
 from radixserve_tokenizer.programs.runnable import Runnable
 from radixserve_tokenizer.programs.sampling import SamplingLimits
 from radixserve_tokenizer.programs.scoring import Scoring
@@ -57,6 +58,8 @@ class Services:
     """Branches whose next op needs to know the model, which the runtime has not told yet."""
     undecided: dict[Program, None] = field(default_factory=dict["Program", None])
     """Programs whose first frame is in; they are admitted or refused as soon as its appends have been carried out."""
+    retellings: Retellings = field(default_factory=Retellings)
+    """Detached programs that tell a new connection what they kept."""
     budgets: BudgetWatch = field(default_factory=BudgetWatch)
     tasks: dict[int, Task] = field(default_factory=dict[int, Task])
     """By runtime request."""
