@@ -316,6 +316,8 @@ class Tokens(Message, frozen=True, kw_only=True, tag="tok"):
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     hold_bytes: int = 0
+    cached_tokens: int = -1
+    """With a request's first tokens: what its `Usage.cached_tokens` will be. Later -1."""
 
 
 class Finished(Message, frozen=True, kw_only=True, tag="fin"):

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from radixserve_lang.errors import QueryFailedError
 from radixserve_tokenizer.protocol import (
     Admitted,
@@ -87,16 +89,23 @@ def play(channel: FakeChannel, gen: Gen, script: Script) -> None:
     wanted = gen.sampling.logprobs
     logprobs = tuple(entry(token, i, wanted) for i, token in enumerate(script.tokens)) if wanted >= 0 else ()
     may_call = gen.tool_use is not None
+    first: Usage | None = replace(script.usage, output_tokens=1)
+
+    def say(delta: Delta) -> None:
+        nonlocal first
+        channel.say(replace(delta, usage=first))
+        first = None
+
     if gen.stream and not script.coalesced:
         for piece in script.reasoning:
-            channel.say(Delta(program=channel.program, op=gen.op, var=gen.var, text="", reasoning=piece))
+            say(Delta(program=channel.program, op=gen.op, var=gen.var, text="", reasoning=piece))
         for i, token in enumerate(script.tokens):
             delta = Delta(
                 program=channel.program, op=gen.op, var=gen.var, text=token, token_ids=(i,), logprobs=logprobs[i : i + 1]
             )
-            channel.say(delta)
+            say(delta)
         for delta in call_deltas(script.calls) if may_call else ():
-            channel.say(Delta(program=channel.program, op=gen.op, var=gen.var, text="", calls=(delta,)))
+            say(Delta(program=channel.program, op=gen.op, var=gen.var, text="", calls=(delta,)))
     prompt: tuple[TokenLogprob, ...] = ()
     if gen.sampling.prompt_logprobs >= 0:
         prompt = tuple(entry(token, i, wanted, first=i == 0) for i, token in enumerate(script.prompt_tokens))
@@ -174,7 +183,8 @@ def failing(code: str, message: str, *, status: int = 500, param: str = "", afte
         for gen in [one for one in messages if isinstance(one, Gen)]:
             channel.say(Admitted(program=channel.program))
             for i, token in enumerate(after.tokens if after else ()):
-                channel.say(Delta(program=channel.program, op=gen.op, var=gen.var, text=token, token_ids=(i,)))
+                usage = USAGE if i == 0 else None
+                channel.say(Delta(program=channel.program, op=gen.op, var=gen.var, text=token, token_ids=(i,), usage=usage))
             channel.say(
                 Failed(program=channel.program, op=gen.op, var=gen.var, code=code, message=message, status=status, param=param)
             )

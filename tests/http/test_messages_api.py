@@ -164,6 +164,12 @@ def test_events(api, fake, coalesced):
     events = stream(ask(api, stream=True, tools=[WEATHER]))
     assert events[0]["type"] == "message_start"
     assert (events[0]["message"]["content"], events[0]["message"]["stop_reason"]) == ([], None)
+    assert events[0]["message"]["usage"] == {
+        "input_tokens": 6,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 4,
+        "output_tokens": 3 if coalesced else 1,
+    }
     starts = [event for event in events if event["type"] == "content_block_start"]
     assert [(one["index"], one["content_block"]["type"]) for one in starts] == [
         (0, "thinking"),

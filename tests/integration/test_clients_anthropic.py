@@ -40,12 +40,14 @@ def test_text_whole_and_streamed(client: anthropic.Anthropic) -> None:
     whole = client.messages.create(**asked)
     assert whole.stop_reason in ("max_tokens", "end_turn")
     with client.messages.stream(**asked) as stream:
+        first = next(iter(stream))
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
+    assert first.type == "message_start"
     assert whole.content[0].type == "text"
     assert text == whole.content[0].text
     counted = client.messages.count_tokens(model="default", system="be brief", messages=ASK).input_tokens
-    for usage in (whole.usage, final.usage):
+    for usage in (whole.usage, first.message.usage, final.usage):
         assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == counted
 
 

@@ -35,6 +35,7 @@ class Answer:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     hold_bytes: list[int] = field(default_factory=list)
+    cached_tokens: list[int] = field(default_factory=list)
     finished: Finished | None = None
     scored: Scored | None = None
     failed: Failed | None = None
@@ -123,6 +124,7 @@ class Driver:
                     answer.token_ids.extend(event.token_ids)
                     answer.logprobs.extend(event.logprobs)
                     answer.hold_bytes.append(event.hold_bytes)
+                    answer.cached_tokens.append(event.cached_tokens)
                 case PromptLogprobs():
                     answer.prompt_logprobs.extend(event.entries)
                 case Finished():

@@ -471,6 +471,8 @@ class Delta(Message, frozen=True, kw_only=True, tag="delta"):
     logprobs: tuple[TokenLogprob, ...] = ()
     reasoning: str = ""
     calls: tuple[CallDelta, ...] = ()
+    usage: Usage | None = None
+    """In the first delta of an op: what its prompt has, and the tokens that were drawn so far. `Done.usage` has all."""
 
 
 class Done(Message, frozen=True, kw_only=True, tag="done"):

@@ -222,11 +222,12 @@ class Desk:
 
     def _stream(self, program: Program, op: wire.Gen, done: wire.Done) -> None:
         """A delta for each word, as far as the credits reach; the rest comes with `Done`."""
-        for piece in words(done.value):
+        for index, piece in enumerate(words(done.value)):
             if program.credits <= 0:
                 return
             program.credits -= 1
-            self._events.append(wire.Delta(program=op.program, op=op.op, var=op.var, text=piece))
+            usage = msgspec.structs.replace(done.usage, output_tokens=1) if index == 0 else None
+            self._events.append(wire.Delta(program=op.program, op=op.op, var=op.var, text=piece, usage=usage))
 
     def _rollback(self, program: Program, branch: Branch, op: wire.Rollback) -> None:
         mark = branch.marks.get(op.to_op)

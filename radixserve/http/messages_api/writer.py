@@ -36,7 +36,7 @@ class MessageEvents:
 
 
 class MessageWriter:
-    """Writes one message. What the prompt's tokens are is known at the end alone: `message_delta` has them all."""
+    """Writes one message. What its prompt cost is known with the first tokens, and told in `message_start`."""
 
     def __init__(self, name: str) -> None:
         self.form = MessageEvents()
@@ -63,13 +63,13 @@ class MessageWriter:
     def delta(self, choice: int, delta: Delta) -> list[dict[str, Any]]:
         """Events for new output."""
         pieces, _ = self._output.delta(delta)
-        return [*self._begin(), *self._take(pieces)]
+        return [*self._begin(delta.usage), *self._take(pieces)]
 
     def done(self, choice: int, done: Done) -> list[dict[str, Any]]:
         """The last events."""
         pieces, _ = self._output.rest(done)
         return [
-            *self._begin(),
+            *self._begin(done.usage),
             *self._take(pieces),
             *self._close(),
             {"type": "message_delta", "delta": _stop(done), "usage": _usage(done.usage)},
@@ -80,12 +80,13 @@ class MessageWriter:
         """`done` has said it."""
         return []
 
-    def _begin(self) -> list[dict[str, Any]]:
+    def _begin(self, usage: Usage | None) -> list[dict[str, Any]]:
         if self._begun:
             return []
         self._begun = True
-        usage = {"input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 0}
-        message: dict[str, Any] = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        assert usage is not None, "an op's first event says what its prompt has"
+        told = {"stop_reason": None, "stop_sequence": None, "usage": _usage(usage)}
+        message: dict[str, Any] = {**self._head, "content": [], **told}
         return [{"type": "message_start", "message": message}]
 
     def _take(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:

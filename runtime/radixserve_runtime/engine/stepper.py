@@ -135,6 +135,7 @@ class Stepper:
                     token_ids=(drawn.token_id,),
                     logprobs=(drawn.logprob,) if drawn.logprob is not None else (),
                     hold_bytes=drawn.hold_bytes,
+                    cached_tokens=max(0, sequence.num_cached_tokens) if sequence.num_output_tokens == 1 else -1,
                 )
             )
             if drawn.ends:

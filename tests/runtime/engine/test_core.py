@@ -259,6 +259,7 @@ def test_tenants_do_not_share(make: MakeDriver) -> None:
         driver.run()
         assert answer.finished is not None
         cached.append(answer.finished.usage.cached_tokens)
+        assert answer.cached_tokens == [cached[-1], *([-1] * (len(answer.token_ids) - 1))]  # it is told with the first token
     assert cached == [0, 63, 0, 0, 0]
 
 

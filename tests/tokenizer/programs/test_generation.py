@@ -345,6 +345,18 @@ def test_without_credits_deltas_coalesce_and_nothing_is_lost() -> None:
     check_deltas(world, done)
 
 
+def test_the_first_delta_tells_what_the_prompt_cost() -> None:
+    world = opened()
+    world.runtime.hold = True
+    world.send(append(0, "hello"), gen(1, stream=True))
+    request_id = world.sent(rt.Generate)[0].request_id
+    for cached, piece in zip((3, -1), ("ab", "c"), strict=True):
+        world.core.on_runtime(rt.Tokens(request_id=request_id, token_ids=encode(piece), cached_tokens=cached))
+        world.flush()
+    told = [delta.usage for delta in world.of(wire.Delta)]
+    assert told == [wire.Usage(prompt_tokens=len(encode("hello")), cached_tokens=3, output_tokens=len(encode("ab"))), None]
+
+
 def test_without_any_credit_everything_comes_with_done() -> None:
     world = generated(says("AB", "C"), credits=0)
     assert not world.of(wire.Delta)

@@ -61,6 +61,8 @@ class Generation:
     _ids: list[int] = field(default_factory=list[int])
     _logprobs: list[runtime.TokenLogprob] = field(default_factory=list["runtime.TokenLogprob"])
     _num_fed: int = 0
+    _num_cached_tokens: int = 0
+    """Of the prompt, as the runtime said with the first token."""
     _hold_bytes: int = 0
     """What the runtime said last."""
     _held_bytes: int = 0
@@ -104,6 +106,8 @@ class Generation:
         self._ids.extend(tokens.token_ids)
         self._logprobs.extend(tokens.logprobs)
         self._hold_bytes = tokens.hold_bytes
+        if tokens.cached_tokens >= 0:
+            self._num_cached_tokens = tokens.cached_tokens
         return self.op.stream
 
     def take_delta(self) -> wire.Delta | None:
@@ -123,6 +127,7 @@ class Generation:
         self._delta_from = len(self._text)
         end = self._num_released
         begin, self._delta_ids_from = self._delta_ids_from, end
+        usage = None if self.is_exposed else self._first_usage()
         self.is_exposed = True
         return wire.Delta(
             program=self.op.program,
@@ -133,6 +138,12 @@ class Generation:
             logprobs=describe(self.tokenizer, self._logprobs[begin:end]),
             reasoning=reasoning,
             calls=calls,
+            usage=usage,
+        )
+
+    def _first_usage(self) -> wire.Usage:
+        return wire.Usage(
+            prompt_tokens=self.num_prompt_tokens, cached_tokens=self._num_cached_tokens, output_tokens=len(self._ids)
         )
 
     def finish(self, finished: runtime.Finished) -> Output:
