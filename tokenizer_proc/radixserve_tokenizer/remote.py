@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import zmq
 
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.peers import CURVE_KEY_CHARS, remote_peer
 from radixserve_tokenizer.wire import AddressError, ClientSocket
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +18,6 @@ _HANDSHAKE_MS = 5_000
 _HEARTBEAT_MS = 2_000
 _HEARTBEAT_TIMEOUT_MS = 10_000
 _BACKLOG = 256
-_MAX_FRAMES_A_TURN = 512
 _ROUTING_ID_BYTES = 5
 
 
@@ -55,22 +50,15 @@ class RemoteSocket(ClientSocket):
             text = f"can't listen on {address}: {error.strerror}; give an IP address of this machine (or *) and a free port"
             raise AddressError(text) from error
 
-    def receive(self) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs of identity and frame that are there, up to a number that keeps the loop turning."""
-        for _ in range(_MAX_FRAMES_A_TURN):
-            try:
-                parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            routing_id = parts[0].bytes
-            key = _key_of(parts[-1])
-            if len(key) != CURVE_KEY_CHARS:
-                logger.error("a frame of a connection without a key was dropped: the handshake should have refused it")
-                continue
-            if len(routing_id) != _ROUTING_ID_BYTES or routing_id[0]:
-                self._turn_away(routing_id)
-                continue
-            yield remote_peer(key, routing_id), parts[1].bytes if len(parts) == 2 else b""
+    def _peer(self, routing_id: bytes, frame: zmq.Frame) -> bytes | None:
+        key = _key_of(frame)
+        if len(key) != CURVE_KEY_CHARS:
+            logger.error("a frame of a connection without a key was dropped: the handshake should have refused it")
+            return None
+        if len(routing_id) != _ROUTING_ID_BYTES or routing_id[0]:
+            self._turn_away(routing_id)
+            return None
+        return remote_peer(key, routing_id)
 
     def _turn_away(self, routing_id: bytes) -> None:
         """Names that clients choose could be guessed, and what is sent to one of that name be had by another."""

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _HIGH_WATER_MARK = 1000
 _MAX_BACKLOG_BYTES = 32 << 20
 _MAX_FRAMES_A_TURN = 512
+_MAX_PARTS_A_TURN = 8192
 _MAX_CLIENT_FRAMES = 64  # that wait in memory, at most MAX_FRAME_BYTES each, for the loop to take them
 _LINGER_MS = 500
 _RECONNECT_MS = 50
@@ -39,6 +40,8 @@ class ClientSocket:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
         self._backlogs: dict[bytes, deque[bytes]] = {}
         self._backlog_bytes: dict[bytes, int] = {}
+        self._is_amid_parts = False
+        """The rest of a message of several parts has not been passed over."""
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)
@@ -63,12 +66,30 @@ class ClientSocket:
     def receive(self) -> Iterator[tuple[bytes, bytes]]:
         """Pairs of identity and frame that are there, up to a number that keeps the loop turning."""
         for _ in range(_MAX_FRAMES_A_TURN):
+            if self._is_amid_parts and not self._pass_over():
+                return
             try:
-                parts = self.socket.recv_multipart(zmq.NOBLOCK)
+                routing_id = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            # More than one frame is no message of ours; what is decoded then is empty and fails as malformed.
-            yield local_peer(parts[0]), parts[1] if len(parts) == 2 else b""
+            frame = self.socket.recv(zmq.NOBLOCK, copy=False)  # what comes after its sender is there: messages come whole
+            self._is_amid_parts = frame.more
+            peer = self._peer(routing_id, frame)
+            if peer is not None:
+                # More than one frame is no message of ours; what is decoded then is empty and fails as malformed.
+                yield peer, b"" if frame.more else frame.bytes
+
+    def _peer(self, routing_id: bytes, frame: zmq.Frame) -> bytes | None:
+        """As what the sender of a message is known; None: it is not to be heard."""
+        return local_peer(routing_id)
+
+    def _pass_over(self) -> bool:
+        """Let go of the parts that a message has too many, one by one; False: there are more than this turn has time for."""
+        for _ in range(_MAX_PARTS_A_TURN):
+            if not self.socket.recv(zmq.NOBLOCK, copy=False).more:
+                self._is_amid_parts = False
+                return True
+        return False
 
     def send(self, identity: bytes, frame: bytes) -> str:
         """Send or keep a frame. Returns why the client is lost, or nothing."""

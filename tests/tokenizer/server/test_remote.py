@@ -126,7 +126,7 @@ def test_frames_that_are_too_large_or_no_messages() -> None:
         client, hostile = it.remote(alice), it.remote(bob)
         hostile.socket.send(b"\xc1 no msgpack")
         assert hostile.wait(wire.Failed).code == "malformed"
-        hostile.socket.send_multipart([b"a", b"b", b"c"])
+        hostile.socket.send_multipart([wire.encode([wire.Ping()])] * 20_000)
         hostile.socket.send(b"\0" * wire.MAX_FRAME_BYTES)
         eventually(lambda: hostile.socket.poll(100) and _has_failed(hostile, 3))
         hostile.socket.send(b"\0" * (wire.MAX_FRAME_BYTES + 1024))

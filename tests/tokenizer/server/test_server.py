@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from radixserve_runtime import protocol as rt
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer import wire as wire_module
 from radixserve_tokenizer.server import frames
 from radixserve_tokenizer.wire import AddressError, ClientSocket
 from tests.tokenizer.programs.harness import append, encode, gen, says
@@ -167,6 +168,38 @@ def test_more_parts_than_one_are_malformed(shared_rig: Rig) -> None:
     client = shared_rig.client()
     client.socket.send_multipart([wire.encode([wire.Ping()]), b"and more"])
     assert client.wait(wire.Failed).code == "malformed"
+
+
+def test_a_message_of_many_parts_is_let_go_part_by_part_and_others_are_heard_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_module, "_MAX_PARTS_A_TURN", 10)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    tmp_path.chmod(0o700)
+    door = ClientSocket(context, f"ipc://{tmp_path / 's'}")
+    sender = context.socket(zmq.DEALER)
+    sender.connect(f"ipc://{tmp_path / 's'}")
+    try:
+        sender.send_multipart([b"x" * 100] * 35)
+        sender.send(b"after")
+        turns: list[list[bytes]] = []
+        while [b"after"] not in turns:
+            assert door.socket.poll(5000), turns
+            turns.append([frame for _, frame in door.receive()])
+        assert turns == [[b""], [], [], [b"after"]] or turns == [[b""], [], [], [], [b"after"]], turns
+    finally:
+        door.close()
+        context.destroy(linger=0)
+
+
+def test_who_sends_many_parts_is_told_so_once_and_others_are_served(shared_rig: Rig) -> None:
+    client, other = shared_rig.client(), shared_rig.client()
+    client.socket.send_multipart([wire.encode([wire.Ping()])] * 50_000)
+    other.send(wire.Open(program=1), append(0, "hello"), gen(1))
+    assert other.wait(wire.Done)
+    client.send(wire.Ping())
+    client.wait(wire.Pong)
+    assert [type(event) for event in client.seen] == [wire.Welcome, wire.Failed, wire.Pong]
 
 
 def test_an_oversize_frame_costs_its_sender_the_connection_alone(shared_rig: Rig) -> None:
