@@ -59,6 +59,7 @@ class Admission:
         """Programs without a generation so far; in the order in which they cease to count."""
         self._num_uncached_tokens = 0
         self.num_programs = 0
+        self.num_undecided = 0
         self.num_queued = 0
         """Generations that wait for their first token."""
         self.num_refused = 0
@@ -67,6 +68,16 @@ class Admission:
     def num_queued_uncached_tokens(self) -> int:
         """Of the prompts in the engine's queue, about how many tokens have to be computed."""
         return self._num_uncached_tokens - self._slots.num_held_uncached_tokens
+
+    def wait(self, tenant: Tenant) -> None:
+        """A program of this tenant is to be admitted or refused later; until then it takes the place of one that is open."""
+        self.num_undecided += 1
+        tenant.num_undecided += 1
+
+    def decided(self, tenant: Tenant) -> None:
+        """It waits no more."""
+        self.num_undecided -= 1
+        tenant.num_undecided -= 1
 
     def needs_tokens(self, tenant: Tenant) -> bool:
         """Whether admission depends on how long a program's prompts are."""
@@ -124,10 +135,8 @@ class Admission:
             message = f"the limit on {what} a minute is reached; try again in {wait_s:.3g} s"
             return Refusal(429, "rate_limit_exceeded", message, wait_s)
         most = self._most_programs(tenant)
-        if most and tenant.num_programs >= most:
-            message = (
-                f"{tenant.num_programs} of your programs are open, idle ones too (limit {most}): close some or try again later"
-            )
+        if most and tenant.num_programs + tenant.num_undecided >= most:
+            message = f"{most} of your programs are open, idle ones too (limit {most}): close some or try again later"
             return Refusal(429, "too_many_programs", message, _MIN_RETRY_S)
         self._forget_expected(now)
         most, waiting = tenant.config.max_queued, tenant.num_queued + tenant.num_expected
@@ -143,8 +152,8 @@ class Admission:
         return tenant.config.max_programs or max(1, int(self._max_programs * _DEFAULT_SHARE))
 
     def _over_engines_limits(self, needs: Needs, now: float) -> Refusal | None:
-        if self.num_programs >= self._max_programs:
-            message = f"the server already runs {self.num_programs} programs; close some or try again later"
+        if self.num_programs + self.num_undecided >= self._max_programs:
+            message = f"the server already runs {self._max_programs} programs; close some or try again later"
             return Refusal(503, "overloaded", message, _MIN_RETRY_S)
         waiting = self.num_queued - self._slots.num_held + len(self._expected)
         if waiting >= self._max_queued:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.programs import upkeep
 from radixserve_tokenizer.programs.log import TokenLog
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Mark:
 
     log: LogMark
     text: TranscriptMark
+    num_kept_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,20 @@ class Branch:
     num_counted: int = 0
     """Ids at the log's begin that an earlier request of this program brought (programs/uncached.py)."""
     before_fork: Unshared | None = None
+    num_kept_ids: int = 0
+    """Of its log, how many ids are counted in `num_kept_bytes`, here or where it was forked."""
+    num_kept_bytes: int = 0
+    """What it holds and does not share (programs/upkeep.py)."""
 
     def mark(self) -> Mark:
         """What it holds now."""
-        return Mark(self.log.mark(), self.text.mark())
+        return Mark(self.log.mark(), self.text.mark(), self.num_kept_bytes)
 
     def restore(self, mark: Mark) -> None:
         """Go back to what it held then."""
         self.log.cut(mark.log)
         self.text.restore(mark.text)
+        upkeep.restored(self, mark.num_kept_bytes)
 
     def next_child_path(self) -> BranchPath:
         """The path of the next child; children are counted over all forks of this branch."""

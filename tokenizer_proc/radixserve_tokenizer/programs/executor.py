@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from radixserve_tokenizer import protocol as wire
-from radixserve_tokenizer.programs import uncached
+from radixserve_tokenizer.programs import uncached, upkeep
 from radixserve_tokenizer.programs.beginning import Beginnings
 from radixserve_tokenizer.programs.errors import OpError
 from radixserve_tokenizer.programs.limits import check_room
@@ -102,7 +102,7 @@ class Executor:
                 self._services.leases.release(branch)
             case wire.Tools():
                 branch.text.set_tools(read_tools(op.tools))
-        branch.program.num_pending_ops -= 1
+        upkeep.settled(branch, op)
         return True
 
     # ---- ops without a value --------------------------------------------------------------------------------------
@@ -114,6 +114,9 @@ class Executor:
         if model is None:
             return False
         check_room(branch, op, model.max_context, self._services.text.tokenizer.longest_token)
+        program = branch.program
+        values = [self._text_of(program, part, op) for part in op.parts if isinstance(part, wire.VarRef)]
+        num_value_bytes = upkeep.check_values(program, values) if values else 0
         if op.role:
             self._message(branch, op)
         elif op.fields:
@@ -125,8 +128,9 @@ class Executor:
                         check_token_id(token_id, self._services.text.tokenizer.vocab_size, "ids")
                     branch.text.add_ids(part.ids)
                 else:
-                    branch.text.add_text(self._text_of(branch.program, part, op))
-        branch.program.num_pending_ops -= 1
+                    branch.text.add_text(self._text_of(program, part, op))
+        upkeep.settled(branch, op)
+        upkeep.grew(branch, num_value_bytes)
         return True
 
     def _message(self, branch: Branch, op: wire.Append) -> None:
@@ -183,6 +187,7 @@ class Executor:
             child.log = branch.log.fork()
             child.text = branch.text.fork(child.log)
             child.born = True
+            child.num_kept_ids = len(child.log)
             child.marks.clear()
             if child.poison is not None:  # it was cancelled before it was born
                 child.marks[child.poison.op] = child.mark()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MAX_BRANCHES = 16_384
 _MAX_PENDING_OPS = 65_536
+_RETRY_S = 1.0
 
 
 class Intake:
@@ -98,6 +99,11 @@ class Intake:
             ),
             credits=min(message.credits, MAX_CREDITS),
         )
+        try:
+            upkeep.opened(program)
+        except OpError as error:
+            self._refuse(client, number, tenant, Refusal(error.status, error.code, error.message, _RETRY_S))
+            return
         root = self._branch(program, message.branch, ())
         root.born = True
         client.programs[number] = program
@@ -105,6 +111,7 @@ class Intake:
             services.detached.opened(program, message)
         if services.admission.needs_tokens(tenant):
             client.undecided[program] = None
+            services.admission.wait(tenant)
         else:
             self.decide(program)
 
@@ -124,8 +131,7 @@ class Intake:
         services, client, now = self._services, program.client, self._services.clock()
         model = services.link.model
         needs = needs_of(program, None if model is None else program.tenant.bounded(model).max_context)
-        client.undecided.pop(program, None)
-        services.undecided.pop(program, None)
+        self._outcomes.decided(program)
         refusal = services.admission.refusal(program.tenant, needs, now)
         if refusal is not None:
             self._outcomes.end(program)

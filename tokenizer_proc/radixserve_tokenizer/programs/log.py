@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from radixserve_runtime.protocol import log_hash
@@ -26,7 +27,7 @@ class _Shared:
 
     __slots__ = ("before", "ids", "start")
 
-    def __init__(self, before: _Shared | None, start: int, ids: tuple[int, ...]) -> None:
+    def __init__(self, before: _Shared | None, start: int, ids: array[int]) -> None:
         self.before = before
         self.start = start
         self.ids = ids
@@ -43,7 +44,7 @@ class TokenLog:
 
     def __init__(self) -> None:
         self._shared: _Shared | None = None
-        self._tail: list[int] = []
+        self._tail: array[int] = array("I")
         self._tail_start = 0
         self._length = 0
         self._hash = 0
@@ -82,7 +83,7 @@ class TokenLog:
         """Forget what came after `mark`, which must have been taken from this log."""
         while len(self._rewritten) > mark.version:
             keep, before = self._rewritten.pop()
-            self._shared, self._tail, self._tail_start = before._shared, list(before._tail), before._tail_start
+            self._shared, self._tail, self._tail_start = before._shared, before._tail[:], before._tail_start
             self._length, self._hash = before._length, before._hash
             if self.known.length > keep:
                 self.known = self.mark_at(keep)
@@ -93,7 +94,7 @@ class TokenLog:
         while mark.length < self._tail_start:
             shared = self._shared
             assert shared is not None
-            self._shared, self._tail, self._tail_start = shared.before, list(shared.ids), shared.start
+            self._shared, self._tail, self._tail_start = shared.before, shared.ids[:], shared.start
         del self._tail[mark.length - self._tail_start :]
         self._length, self._hash = mark.length, mark.hash
         if self.known.length > mark.length:
@@ -102,8 +103,8 @@ class TokenLog:
     def fork(self) -> TokenLog:
         """Another log with the same ids; neither sees what the other does from here on. The runtime knows nothing of it yet."""
         if self._tail:
-            self._shared = _Shared(self._shared, self._tail_start, tuple(self._tail))
-            self._tail = []
+            self._shared = _Shared(self._shared, self._tail_start, self._tail)
+            self._tail = array("I")
             self._tail_start = self._length
         child = TokenLog()
         child._shared, child._tail_start = self._shared, self._tail_start
@@ -114,7 +115,7 @@ class TokenLog:
         """Ids at positions `start` and after."""
         if start >= self._tail_start:
             return tuple(self._tail[start - self._tail_start :])
-        runs: list[tuple[int, ...]] = [tuple(self._tail)]
+        runs = [self._tail]
         shared = self._shared
         while shared is not None and start < shared.start + len(shared.ids):
             runs.append(shared.ids if start <= shared.start else shared.ids[start - shared.start :])

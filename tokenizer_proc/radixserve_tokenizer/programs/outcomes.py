@@ -45,7 +45,8 @@ class Outcomes:
             return
         self.release(task)
         branch.num_counted = len(branch.log)
-        branch.program.num_pending_ops -= 1
+        upkeep.settled(branch, task.op)
+        upkeep.generated(branch, event.token_ids, event.value)
         branch.program.tell(event)
         variable = branch.program.variables[event.var]
         variable.text = event.value
@@ -137,7 +138,7 @@ class Outcomes:
         program = branch.program
         branch.dropped = True
         program.branches.pop(branch.number, None)
-        upkeep.dropped(program)
+        upkeep.dropped(branch)
         program.dropped.add(branch.number)
         self._services.leases.release(branch)
         self._services.link.drop({branch.runtime_id: branch.log})
@@ -159,12 +160,18 @@ class Outcomes:
         program.client.streaming.pop(program, None)
         self._services.retellings.stop(program)
         program.client.programs.pop(program.number, None)
-        program.client.undecided.pop(program, None)
-        self._services.undecided.pop(program, None)
+        self.decided(program)
         self._services.budgets.forget(program)
         self._services.detached.forget(program)
         if program.is_admitted:
             self._services.admission.close(program.uid, program.tenant)
+
+    def decided(self, program: Program) -> None:
+        """It does not wait to be admitted or refused any more, if it did."""
+        self._services.undecided.pop(program, None)
+        if program in program.client.undecided:
+            del program.client.undecided[program]
+            self._services.admission.decided(program.tenant)
 
     def release(self, task: Task) -> None:
         """The branch is not busy with `task` any more; whoever works on it stops."""
@@ -190,7 +197,7 @@ class Outcomes:
 
     def _end_without_value(self, branch: Branch, op: wire.Op, poison: Poison) -> None:
         program = branch.program
-        program.num_pending_ops -= 1
+        upkeep.not_run(branch, op)
         program.give_back(op.op, self._services.clock())
         if isinstance(op, ValueOp):
             variable = program.variables[op.var]

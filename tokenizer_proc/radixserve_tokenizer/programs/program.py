@@ -67,7 +67,7 @@ class Program:
     retelling: Retelling | None = None
     """While it tells a new connection what it kept; what it says meanwhile waits there."""
     num_pending_ops: int = 0
-    num_kept_units: int = 0
+    num_kept_bytes: int = 0
     """What is remembered of it (programs/upkeep.py)."""
     is_admitted: bool = False
     """Until then its appends are carried out, so that its prompts are known, and nothing goes to its client."""

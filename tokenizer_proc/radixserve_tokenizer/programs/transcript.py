@@ -193,6 +193,11 @@ class Transcript:
         """Length of the text that waits to be sealed."""
         return self._pending.num_chars if self._pending is not None else 0
 
+    @property
+    def copied_bytes(self) -> int:
+        """What a mark of it keeps that later changes don't share."""
+        return self._conversation.copied_bytes if self._conversation is not None else 0
+
     def mark(self) -> TranscriptMark:
         """What it holds now."""
         self._is_shared = True

@@ -44,7 +44,9 @@ class Tenant:
     """Programs that are open."""
     num_running: int = 0
     """Generations that the runtime has been given."""
-    num_kept_units: int = 0
+    num_undecided: int = 0
+    """Programs that wait to be admitted or refused."""
+    num_kept_bytes: int = 0
     """What is remembered of its open programs (programs/upkeep.py)."""
 
     @property

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.text.template import ChatTemplate
 
 
+_CHAR_BYTES = 4  # inputs stand as characters beyond the basic plane
+_POINTER_BYTES = 8
+
+
 class Edit(NamedTuple):
     """A change of the token log: its first `keep` ids stay, and `ids` follow them."""
 
@@ -80,6 +84,12 @@ class Conversation:
         other._tools = self._tools.copy()
         other._marks = self._marks.copy()
         return other
+
+    @property
+    def copied_bytes(self) -> int:
+        """About how much memory a copy takes that this changes after."""
+        lists = len(self._messages) + len(self._marks)
+        return _CHAR_BYTES * len(self._rendered) + _POINTER_BYTES * lists + self._inputs.copied_bytes
 
     @property
     def is_open(self) -> bool:

@@ -26,6 +26,7 @@ Content: TypeAlias = tuple[str | Ids, ...]
 _PLAIN = 0xF0000
 _QUOTED = 0x100000
 _MAX_INPUTS = 0xFFFD
+_CONTENT_BYTES, _ENTRY_BYTES = 8, 100
 
 #: Splits a rendering into the template's own text (even positions) and inputs (odd positions).
 INPUT_PATTERN = re.compile("([\U000f0000-\U0010ffff])")
@@ -59,6 +60,11 @@ class Inputs:
         other._contents = self._contents.copy()
         other._by_text = self._by_text.copy()
         return other
+
+    @property
+    def copied_bytes(self) -> int:
+        """About how much memory a copy takes."""
+        return _CONTENT_BYTES * len(self._contents) + _ENTRY_BYTES * len(self._by_text)
 
     def add(self, content: Content) -> str:
         """The character that stands for a new input."""
