@@ -34,6 +34,7 @@ class ServeConfig:
     served_model_name: str = _flag("", "Name that clients see; empty: derived from MODEL. Several, comma-separated, are aliases.")
     host: str = _flag("127.0.0.1", "Address to listen on; one that other machines reach needs --tenants.")
     port: int = _flag(8000, "Port to listen on; 0 takes a free one.")
+    max_connections: int = _flag(4096, "HTTP connections that may be open; a further one gets 503.")
     listen: str = _flag("", "Address for programs on other machines, tcp://HOST:PORT; it needs --tenants and --server-keys.")
     server_keys: str = _flag("", "Key file of --listen, made by `radixserve keygen`.")
     dtype: Literal["bfloat16", "float32"] = _flag("bfloat16", "Type of weights, activations and KV.")
@@ -84,9 +85,9 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         """Check what a flag's type does not."""
-        for name, low in (("kv_tokens", 1), ("page_size", 1), ("max_batch_tokens", 1), ("max_running", 1), ("max_queued", 1)):
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name} must be at least {low}, not {getattr(self, name)}")
+        for name in ("kv_tokens", "page_size", "max_batch_tokens", "max_running", "max_queued", "max_connections"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("max_context", "threads", "max_queued_tokens", "itl_target_ms", "max_queue_delay_ms"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must not be negative or NaN, but is {getattr(self, name)}")

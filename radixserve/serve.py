@@ -22,6 +22,7 @@ from radixserve.http.server import build_server
 from radixserve.keys import read_pair
 from radixserve.logs import configure_logging
 from radixserve.models import ModelError
+from radixserve.open_files import allow_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def http_settings(config: ServeConfig, names: tuple[str, ...]) -> HttpConfig:
     """The HTTP server's settings. More prompts than may wait could never be admitted together: that is a mistake, not an overload."""
-    return HttpConfig(served_names=names, max_prompts=min(HttpConfig().max_prompts, config.max_queued))
+    prompts = min(HttpConfig().max_prompts, config.max_queued)
+    return HttpConfig(served_names=names, max_prompts=prompts, max_connections=allow_connections(config.max_connections))
 
 
 def _server_key(config: ServeConfig) -> str:

@@ -173,4 +173,5 @@ def test_serving_with_a_broken_tenants_file_names_it(tenants: Path, monkeypatch:
 
 def test_more_prompts_than_may_wait_are_a_mistake_of_the_request() -> None:
     assert http_settings(ServeConfig(max_queued=4), ("m",)).max_prompts == 4
+    assert http_settings(ServeConfig(max_connections=7), ("m",)).max_connections == 7
     assert http_settings(ServeConfig(max_queued=10_000), ("m",)).max_prompts == http_settings(ServeConfig(), ("m",)).max_prompts

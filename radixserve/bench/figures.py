@@ -101,6 +101,11 @@ class Row:
     prefill_tokens_per_s: float | None
     """Median over requests of prompt tokens by the time to the first text: the speed of prefill where one request runs at a time."""
     ttft_s: Spread | None
+    ttft_first_wave_s: Spread | None
+    """Of the first requests, as many as run at a time: they come at once to an engine that has nothing yet. None where arrivals have a
+    rate."""
+    ttft_later_s: Spread | None
+    """Of those after the first wave."""
     itl_s: Spread | None
     """Gaps between pieces of text."""
     tpot_s: Spread | None
@@ -134,6 +139,7 @@ def row_of(setting: Setting, outcomes: Sequence[Outcome], cpu_s: float, extras: 
     wall_s = max(one.ended_s for one in outcomes) - min(one.sent_s for one in outcomes)
     wall_s = max(wall_s, 1e-9)
     good = [one for one in outcomes if not one.error]
+    first, later = waves(setting, outcomes)
     told = [one for one in good if one.cached_tokens is not None]
     told_prompt = sum(one.prompt_tokens or 0 for one in told)
     cached = sum(one.cached_tokens or 0 for one in told) if told else None
@@ -162,7 +168,9 @@ def row_of(setting: Setting, outcomes: Sequence[Outcome], cpu_s: float, extras: 
         prompt_tokens_per_s=prompt_tokens / wall_s,
         requests_per_s=len(good) / wall_s,
         prefill_tokens_per_s=None if prefill is None else prefill.p50,
-        ttft_s=Spread.of([one.ttft_s for one in good if one.ttft_s is not None]),
+        ttft_s=_ttft(good),
+        ttft_first_wave_s=_ttft(first),
+        ttft_later_s=_ttft(later),
         itl_s=Spread.of([gap for one in good for gap in one.gaps_s]),
         tpot_s=Spread.of([one.tpot_s for one in good if one.tpot_s is not None]),
         e2e_s=Spread.of([one.ended_s - one.sent_s for one in good]),
@@ -170,3 +178,16 @@ def row_of(setting: Setting, outcomes: Sequence[Outcome], cpu_s: float, extras: 
         client_cpu_share=cpu_s / wall_s,
         extras=extras,
     )
+
+
+def waves(setting: Setting, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+    """The first wave, and what came later; both are empty where arrivals have a rate. Choices of one request are one request."""
+    if setting.rate:
+        return [], []
+    ordered = sorted(outcomes, key=lambda one: one.sent_s)
+    return ordered[: setting.concurrency], ordered[setting.concurrency :]
+
+
+def _ttft(outcomes: Sequence[Outcome]) -> Spread | None:
+    """Over those that had a first text and did not fail."""
+    return Spread.of([one.ttft_s for one in outcomes if one.ttft_s is not None and not one.error])

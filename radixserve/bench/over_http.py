@@ -218,7 +218,7 @@ class HttpConversation:
             outcome.error = f"{type(error).__name__}: {error}"
         outcome.ended_s = time.perf_counter()
         if output.n == 1 and outcome.texts:
-            # A model without sense may write NUL, which servers refuse in a message.
+            # A model without sense may write NUL, which some servers refuse in a message.
             self._messages.append(("assistant", outcome.texts[0].replace("\0", "")))
         return outcome
 

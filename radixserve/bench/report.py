@@ -63,6 +63,8 @@ _MEDIANS: dict[str, Callable[[Row], float | None]] = {
     "requests_per_s": lambda row: row.requests_per_s,
     "ttft_p50_s": lambda row: _of(row.ttft_s, "p50"),
     "ttft_p99_s": lambda row: _of(row.ttft_s, "p99"),
+    "ttft_first_wave_p99_s": lambda row: _of(row.ttft_first_wave_s, "p99"),
+    "ttft_later_p99_s": lambda row: _of(row.ttft_later_s, "p99"),
     "itl_p50_s": lambda row: _of(row.itl_s, "p50"),
     "itl_p99_s": lambda row: _of(row.itl_s, "p99"),
     "tpot_p50_s": lambda row: _of(row.tpot_s, "p50"),

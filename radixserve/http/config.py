@@ -20,6 +20,10 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Of a request; constraints have the tokenizer process's own limits within it."""
     max_header_bytes: int = 32 << 10
     """Of all headers together, and of the address."""
+    header_timeout_s: float = 10.0
+    """How long a client may take for the head of a request; then 408."""
+    max_connections: int = 4096
+    """Open at once, idle ones too; a further one gets 503."""
     body_timeout_s: float = 30.0
     """How long a client may take to send its body, from the head on; then 408."""
     max_messages: int = 4096

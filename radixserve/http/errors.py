@@ -4,6 +4,7 @@
       BadRequestError         400, names the parameter
       ModelNotFoundError      404
       BodyTimeoutError        408
+      HeaderTimeoutError      408
       BodyTooLargeError       413
       UnavailableError        503, with Retry-After
     ClientDisconnectedError   the client is gone; nobody is told anything
@@ -116,6 +117,17 @@ class BodyTimeoutError(ApiError):
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__(f"The request body did not arrive within {timeout_s:g} seconds.", status=408, code="request_timeout")
+
+    def headers(self) -> dict[str, str]:
+        """With the end of the connection."""
+        return {**super().headers(), "Connection": "close"}
+
+
+class HeaderTimeoutError(ApiError):
+    """408: the head of a request did not come in time. The connection is closed."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"The request's head did not arrive within {timeout_s:g} seconds.", status=408, code="request_timeout")
 
     def headers(self) -> dict[str, str]:
         """With the end of the connection."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from radixserve.http.connections import bounded_protocol
+
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
@@ -28,6 +30,8 @@ def build_server(app: FastAPI, settings: HttpConfig) -> uvicorn.Server:
         log_config=None,
         server_header=False,
         # Above the limit that is answered properly: what is larger still is cut off while it arrives.
+        http=bounded_protocol(settings),
+        ws="none",
         h11_max_incomplete_event_size=4 * settings.max_header_bytes,
         timeout_graceful_shutdown=math.ceil(settings.drain_timeout_s),
     )
