@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,13 +171,32 @@ def run(url: str, names: Sequence[str], repeats: int, seed: str, out: Console) -
 _FIGURE = {"p0": "prefill_tokens_per_s", "poisson": "goodput_requests_per_s"}
 
 
-def figures(report: Report) -> dict[str, tuple[float, float | None, int]]:
-    """By workload: tokens/s (p0: prompt tokens/s; poisson: requests/s within the service level), p99 TTFT in seconds, errors."""
-    found: dict[str, tuple[float, float | None, int]] = {}
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one workload; times are p99, in seconds."""
+
+    speed: float
+    """Tokens/s; of p0 prompt tokens/s; of poisson requests/s within the service level."""
+    ttft_s: float | None
+    first_wave_s: float | None = None
+    """TTFT of the requests that come first, as many as run at a time."""
+    later_s: float | None = None
+    """TTFT of those after them."""
+    num_errors: int = 0
+
+
+def figures(report: Report) -> dict[str, Figures]:
+    """By workload."""
+    found: dict[str, Figures] = {}
     for rows in settings(report.rows):
         name = rows[0].workload
-        speed = median(rows, _FIGURE.get(name, "tokens_per_s")) or 0.0
-        found[name] = (speed, median(rows, "ttft_p99_s"), sum(row.num_errors for row in rows))
+        found[name] = Figures(
+            median(rows, _FIGURE.get(name, "tokens_per_s")) or 0.0,
+            median(rows, "ttft_p99_s"),
+            median(rows, "ttft_first_wave_p99_s"),
+            median(rows, "ttft_later_p99_s"),
+            sum(row.num_errors for row in rows),
+        )
     return found
 
 
@@ -186,31 +205,37 @@ def at_limits(name: str, speed: float, limits: Limits) -> float:
     return speed / limits.matmul_flop_per_s * 1e9 if name == "p0" else speed / limits.copy_bytes_per_s * 1e9
 
 
-def table(
-    ours: dict[str, tuple[float, float | None, int]], limits: Limits, live: dict[str, dict[str, tuple[float, float | None, int]]]
-) -> Table:
+def table(ours: dict[str, Figures], limits: Limits, live: dict[str, dict[str, Figures]]) -> Table:
     """A row a workload: ours, ours by the limit, then peers of this run as ratios, then the best of the table by its limits."""
     shown = Table("workload", title=f"the machine {limits}", title_justify="left")
-    for name in ("tok/s", "p99 TTFT", "errors", "by the limit"):
+    for name in ("tok/s", "p99 TTFT (first wave, later)", "errors", "by the limit"):
         shown.add_column(name, justify="right")
     for name in live:
-        shown.add_column(f"{name}: ours over it (TTFT)", justify="right")
+        shown.add_column(f"{name}: tok/s, ours over it (TTFT: all, first, later)", justify="right")
     for name in ("best bf16 peer of the table", "best peer of any", "TTFT over the best peer's"):
         shown.add_column(name, justify="right")
-    for name, (speed, ttft, errors) in ours.items():
-        by_limit = at_limits(name, speed, limits)
-        cells = [name, f"{speed:.1f}", "-" if ttft is None else f"{ttft:.2f} s", str(errors), f"{by_limit:.2f}"]
+    for name, mine in ours.items():
+        by_limit = at_limits(name, mine.speed, limits)
+        late = f"{_s(mine.ttft_s)} ({_s(mine.first_wave_s)}, {_s(mine.later_s)})"
+        cells = [name, f"{mine.speed:.1f}", late, str(mine.num_errors), f"{by_limit:.2f}"]
         for peer in live.values():
             other = peer.get(name)
-            cells.append("-" if other is None else _over(speed, ttft, other[0], other[1]))
-        cells += [_best(name, by_limit, "bf16"), _best(name, by_limit, ""), _ttft(name, ttft, limits)]
+            cells.append("-" if other is None else _over(mine, other))
+        cells += [_best(name, by_limit, "bf16"), _best(name, by_limit, ""), _ttft(name, mine.ttft_s, limits)]
         shown.add_row(*cells)
     return shown
 
 
-def _over(speed: float, ttft: float | None, other: float, other_ttft: float | None) -> str:
-    late = "" if not ttft or not other_ttft else f" ({ttft / other_ttft:.2f})"
-    return f"{speed / other:.2f}x{late}" if other else "-"
+def _s(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f} s"
+
+
+def _over(mine: Figures, other: Figures) -> str:
+    if not other.speed:
+        return "-"
+    pairs = ((mine.ttft_s, other.ttft_s), (mine.first_wave_s, other.first_wave_s), (mine.later_s, other.later_s))
+    late = ", ".join(f"{one / two:.2f}" if one and two else "-" for one, two in pairs)
+    return f"{other.speed:.1f}, {mine.speed / other.speed:.2f}x ({late})"
 
 
 def _best(name: str, by_limit: float, kind: str) -> str:
@@ -271,7 +296,7 @@ def main() -> int:
         memory = resident(process)
     after = measure_limits()
     limits = _better(before, after)
-    live: dict[str, dict[str, tuple[float, float | None, int]]] = {}
+    live: dict[str, dict[str, Figures]] = {}
     for peer in options.peer:
         name, _, address = peer.partition("=")
         live[name] = figures(run(address, options.workloads, options.repeats, options.seed, out))
@@ -284,7 +309,13 @@ def main() -> int:
         if "valid" in row.extras:
             out.print(f"{row.workload}: {row.extras['valid']} of {row.num_requests} are valid objects")
     if options.json:
-        body = {"limits": asdict(limits), "ready_s": ready_s, "resident_gb": memory, "report": as_json(report), "peers": live}
+        body = {
+            "limits": asdict(limits),
+            "ready_s": ready_s,
+            "resident_gb": memory,
+            "report": as_json(report),
+            "peers": {name: {key: asdict(value) for key, value in rows.items()} for name, rows in live.items()},
+        }
         options.json.write_text(json.dumps(body, indent=2) + "\n")
     return 1 if any(row.num_errors for row in report.rows) else 0
 

@@ -45,6 +45,18 @@ def test_a_row_adds_up() -> None:
     assert row.client_cpu_share == pytest.approx(0.1)
 
 
+def test_the_first_wave_is_as_many_as_run_at_a_time_and_arrivals_at_a_rate_have_none() -> None:
+    sent = [outcome(3.0, 3.1, []), outcome(0.0, 2.0, []), outcome(0.1, 1.1, []), outcome(4.0, 4.2, [], error="500: no")]
+    row = row_of(Setting("w", "", 2, 0.0, 0, 2.0, 0.15), sent, 0.0, {})
+    assert row.ttft_first_wave_s is not None
+    assert (row.ttft_first_wave_s.count, row.ttft_first_wave_s.mean) == (2, pytest.approx(1.5))
+    assert row.ttft_later_s is not None
+    assert (row.ttft_later_s.count, row.ttft_later_s.p99) == (1, pytest.approx(0.1))
+    open_arrivals = row_of(Setting("w", "", 2, 0.5, 0, 2.0, 0.15), sent, 0.0, {})
+    assert open_arrivals.ttft_first_wave_s is None
+    assert open_arrivals.ttft_later_s is None
+
+
 def test_failed_requests_count_as_errors_and_not_as_speed() -> None:
     row = row_of(SETTING, [outcome(0.0, 1.0, [], error="500: no", cached=5), outcome(0.0, 1.0, [0.1])], 0.0, {})
     assert row.num_errors == 1

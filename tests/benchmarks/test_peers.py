@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import peers
 from benchmarks.machine import Limits
+from benchmarks.peers import Figures
 from radixserve.bench.catalog import WORKLOADS
 from tests.support.tiny_model import write_tiny_checkpoint
 
@@ -33,14 +34,16 @@ def test_ratios_are_to_the_limits_of_each_machine() -> None:
 
 
 def test_peers_of_the_same_run_are_compared_directly() -> None:
-    shown = peers.table({"w3": (200.0, 1.0, 0)}, peers.TABLE_LIMITS, {"other": {"w3": (100.0, 2.0, 0)}})
-    assert "2.00x (0.50)" in [str(cell) for column in shown.columns for cell in column.cells]
+    shown = peers.table(
+        {"w3": Figures(200.0, 1.0, 1.0, 0.5)}, peers.TABLE_LIMITS, {"other": {"w3": Figures(100.0, 2.0, 1.0, 2.0)}}
+    )
+    assert "100.0, 2.00x (0.50, 1.00, 0.25)" in [str(cell) for column in shown.columns for cell in column.cells]
 
 
 def test_a_workload_that_the_table_does_not_have_is_compared_with_peers_of_the_run_alone() -> None:
-    shown = peers.table({"poisson": (1.5, 1.0, 0)}, peers.TABLE_LIMITS, {"other": {"poisson": (1.0, 2.0, 0)}})
+    shown = peers.table({"poisson": Figures(1.5, 1.0)}, peers.TABLE_LIMITS, {"other": {"poisson": Figures(1.0, 2.0)}})
     cells = [str(cell) for column in shown.columns for cell in column.cells]
-    assert "1.50x (0.50)" in cells
+    assert "1.0, 1.50x (0.50, -, -)" in cells
     assert cells[-3:] == ["-", "-", "-"]
 
 
@@ -59,7 +62,7 @@ def test_a_server_is_started_measured_and_ended(tmp_path: Path) -> None:
         assert peers.resident(process) > 0.01
     assert process.returncode is not None
     found = peers.figures(report)
-    assert found["p0"][0] > 0
-    assert {errors for _, _, errors in found.values()} == {0}
+    assert found["p0"].speed > 0
+    assert {one.num_errors for one in found.values()} == {0}
     with pytest.raises(RuntimeError, match="ended with status"), peers.served(str(tmp_path / "nothing"), []):
         pass
