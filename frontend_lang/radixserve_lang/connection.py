@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 RETRY_S = 0.1
 #: How often waiting is looked at while there is no server.
 TICK_S = 0.1
+#: Before a server has said how often it wants to hear, and how long it may be silent: pings are answered without a greeting.
+UNGREETED_PING_S, UNGREETED_SILENCE_S = 1.0, 10.0
 #: How long `close` lets the last messages leave.
 LINGER_MS = 200
 
@@ -183,6 +185,7 @@ class Connection:
         if delay > 0:
             time.sleep(delay)  # at most RETRY_S
         self._unanswered_since = None
+        self._ping_at = time.monotonic() + UNGREETED_PING_S
         self._link = Link(self._context, self.url, self._name, self._wakeup, self._keys)
         return self._link
 
@@ -195,7 +198,9 @@ class Connection:
     def _sleep_s(self) -> float:
         """Until the next thing to do by the clock."""
         now = time.monotonic()
-        wait = self._ping_at - now if self._welcome is not None else TICK_S
+        wait = self._ping_at - now
+        if self._welcome is None:
+            wait = min(wait, TICK_S)
         if self._timers:
             wait = min(wait, self._timers[0][0] - now)
         return max(0.0, wait)
@@ -244,8 +249,8 @@ class Connection:
         if self._welcome is None:
             gone = Goodbye(epoch=self._epoch, message=f"the connection to {self.url} did not come back in the program's TTL")
             self.peers.lose(gone, which=lambda peer: peer.tether is not None and peer.tether.is_forgotten(now))
+        self._heartbeat(now)
         if self._welcome is not None:
-            self._heartbeat(self._welcome, now)
             return
         waiting_since = self.peers.unsent_since()
         if waiting_since is not None and now - waiting_since > self._connect_timeout_s:
@@ -253,12 +258,14 @@ class Connection:
             goodbye = Goodbye(epoch="", message=self._no_answer())
             self.peers.lose(goodbye, which=lambda peer: not peer.sent and peer.since < late)
 
-    def _heartbeat(self, welcome: Welcome, now: float) -> None:
+    def _heartbeat(self, now: float) -> None:
+        welcome = self._welcome
+        silence_s = UNGREETED_SILENCE_S if welcome is None else welcome.client_timeout_s
         # Measured from a ping that was not answered: time in which this process itself was stopped does not count.
-        if self._unanswered_since is not None and now - self._unanswered_since > welcome.client_timeout_s:
-            self._lose(f"the server has been silent for {welcome.client_timeout_s:g} s")
+        if self._unanswered_since is not None and now - self._unanswered_since > silence_s:
+            self._lose(f"the server has been silent for {silence_s:g} s")
         elif now >= self._ping_at and self._link is not None:
-            self._ping_at = now + welcome.heartbeat_s
+            self._ping_at = now + (UNGREETED_PING_S if welcome is None else welcome.heartbeat_s)
             if self._unanswered_since is None:
                 self._unanswered_since = now
             if not self._link.backlogged:

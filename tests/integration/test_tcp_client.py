@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ from radixserve.cli import main
 from radixserve.keys import read_pair
 from tests.integration.conftest import free_port
 from tests.integration.foreign_client import ForeignClient, Ops
+from tests.support.line import Line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,51 +25,6 @@ def typed(*arguments: str) -> str:
     result = CliRunner().invoke(main, list(arguments))
     assert result.exit_code == 0, result.output
     return result.stdout.strip()
-
-
-class Line:
-    """A TCP connection to the engine that can be cut."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._open: list[socket.socket] = []
-        self.num_connections = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            self.num_connections += 1
-            far = socket.create_connection(("127.0.0.1", self._to))
-            self._open += [near, far]
-            for source, target in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
-
-    @staticmethod
-    def _pump(source: socket.socket, target: socket.socket) -> None:
-        try:
-            while data := source.recv(65536):
-                target.sendall(data)
-        except OSError:
-            pass
-
-    def cut(self) -> None:
-        """Both ends see it at once."""
-        for end in self._open:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self._open.clear()
-
-    def close(self) -> None:
-        """No more."""
-        self._listener.close()
-        self.cut()
 
 
 class Remote:

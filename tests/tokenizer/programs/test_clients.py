@@ -83,7 +83,7 @@ def test_hello_negotiates_the_version() -> None:
 def test_whoever_did_not_say_hello_is_turned_away() -> None:
     world = World()
     world.send(wire.Open(program=1), append(0, "a"), client=b"rude")
-    assert "say Hello first" in world.of(wire.Goodbye)[0].message
+    assert "did not say Hello" in world.of(wire.Goodbye)[0].message
     assert not world.of(wire.Admitted)
 
 

@@ -178,12 +178,12 @@ class Core:
         match message:
             case wire.Hello():
                 self._greet(client, message)
-            case wire.Ping():
-                client.events.append(wire.Pong(epoch=self.epoch))
             case wire.Query():
                 self._queries.take(client, message)
             case _ if not client.greeted:
                 self._turn_away(client)
+            case wire.Ping():
+                client.events.append(wire.Pong(epoch=self.epoch))
             case _:
                 self._intake.take(client, message)
 
@@ -199,7 +199,8 @@ class Core:
             self._welcome(client, self.link.model)
 
     def _turn_away(self, client: Client) -> None:
-        text = "say Hello first: this connection is not known (or was silent for too long, and its programs are gone)"
+        limit_s = self._config.client_timeout_s
+        text = f"this connection is not known: it was silent for {limit_s:g} s and its programs are gone (or it did not say Hello)"
         goodbye = wire.Goodbye(epoch=self.epoch, message=text)
         if goodbye not in client.events:
             client.events.append(goodbye)
