@@ -9,7 +9,7 @@ _ADVICE = {
     "no_chat_template": "Append plain text instead of messages, or serve a chat model.",
     "invalid_grammar": "Change the schema, regex or grammar at that line.",
     "budget_exhausted": "Give the program more with budget=rs.Budget(...), or stop earlier.",
-    "cancelled": "Read it before its branch is cancelled or its fork block is left.",
+    "cancelled": "Read it, and what refers to it, before its branch is cancelled or its fork block is left.",
     "skipped": "It did not run: what failed before it is what to look at.",
     "too_many_branches": "Leave fork blocks (with s.fork(n) as branches: ...) as soon as their values have been read.",
     "internal": "This is the server's fault: its log has more.",

@@ -116,6 +116,11 @@ def failed_tool(call: Call[Any], where: str, error: Exception) -> ToolError:
 def result_text(call: Call[Any], result: Any, where: str) -> str:
     """What the model reads: a string as it is, anything else as JSON. Raises `ToolError`."""
     if isinstance(result, str):
+        try:
+            result.encode()
+        except UnicodeEncodeError as error:
+            problem = f"returned text with half a character in it ({error}); decode it with errors='replace'"
+            raise ToolError(call.name, where, call.place, problem) from error
         return result
     try:
         return to_json(result).decode()

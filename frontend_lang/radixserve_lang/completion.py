@@ -9,11 +9,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from radixserve_lang.cell import LoopEvent
+from radixserve_lang.var import Var
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
-
-    from radixserve_lang.var import Var
 
 T = TypeVar("T")
 
@@ -25,6 +24,9 @@ class Completions(Generic[T]):
         self._settled: deque[Var[T]] = deque()
         self._ring: Callable[[], None] = _nobody
         awaited = list(variables)
+        for one in awaited:
+            if not isinstance(one, Var):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"as_completed() takes Vars, as gen() returns them, not {one!r}")
         self._num_left = len(awaited)
         self._verdicts = list({id(one.verdicts): one.verdicts for one in awaited}.values())
         # Listening comes before flushing, so that the order is that of arrival.

@@ -164,7 +164,7 @@ class BudgetExceededError(OpError):
         """Say what was allowed and what was used."""
         self.budget = budget
         self.used = used
-        self.args = (f"{self.args[0]}\n  allowed: {budget}; used: {used}",)
+        self.args = (f"{self.args[0]}\n  allowed: {budget}; used by ops that are done: {used}",)
 
 
 @dataclass(frozen=True, slots=True)

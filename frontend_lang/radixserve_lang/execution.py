@@ -9,6 +9,7 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from radixserve_lang.budget import Budget
 from radixserve_lang.connect import connect
 from radixserve_lang.otel import traced_run
 from radixserve_lang.run import Run, run_of
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Tracer
 
-    from radixserve_lang.budget import Budget
     from radixserve_lang.cell import Cell
     from radixserve_lang.client import Client
     from radixserve_lang.connect import EngineLike
@@ -54,7 +54,7 @@ class Options:
     def client(self) -> Generator[Client]:
         """The engine's client, or one of its own for the default engine."""
         if self.engine is not None:
-            yield self.engine.client
+            yield _client_of(self.engine)
         else:
             with connect() as remote:
                 yield remote.client
@@ -63,7 +63,7 @@ class Options:
     async def client_async(self) -> AsyncGenerator[Client]:
         """The same without blocking the loop."""
         if self.engine is not None:
-            yield self.engine.client
+            yield _client_of(self.engine)
             return
         remote = await asyncio.wrap_future(in_thread(connect))
         try:
@@ -73,6 +73,8 @@ class Options:
 
     def open(self, client: Client, on_root_value: Callable[[Cell], None] | None = None) -> Session:
         """Start a program."""
+        if self.budget is not None and not isinstance(self.budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"budget= takes an rs.Budget, as in budget=rs.Budget(tokens=2000), not {self.budget!r}")
         return Session(
             client,
             seed=self.seed,
@@ -83,6 +85,12 @@ class Options:
             resume_key=self.resume_key or "",
             on_root_value=on_root_value,
         )
+
+
+def _client_of(engine: EngineLike) -> Client:
+    if not hasattr(engine, "client"):
+        raise TypeError(f"engine= takes an rs.Engine(...) or what rs.connect(...) returns, not {engine!r}")
+    return engine.client
 
 
 def execute(body: Callable[..., Any], options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:

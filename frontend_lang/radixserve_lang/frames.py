@@ -30,7 +30,7 @@ def encode_message(message: FromClient) -> bytes:
             decode_from_client(frame)
             return frame[1:]
     except (UnicodeEncodeError, OverflowError, TypeError, MalformedFrameError) as error:
-        raise ValueError(f"this {kind} can't be sent: {error}") from error
+        raise ValueError(f"this {kind} can't be sent: {str(error).replace('$[0].', '')}") from error
     raise ValueError(
         f"this {kind} has {len(frame)} bytes, more than the {MAX_MESSAGE_BYTES} of a frame; append the text in smaller parts"
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from radixserve_lang.batch import run_batch, run_batch_async
 from radixserve_lang.execution import Options, execute, execute_async
+from radixserve_lang.state import State
 from radixserve_lang.stream import Stream
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from radixserve_lang.budget import Budget
     from radixserve_lang.connect import EngineLike
     from radixserve_lang.run import Run
-    from radixserve_lang.state import State
     from radixserve_tokenizer.protocol import Priority
 
 P = ParamSpec("P")
@@ -160,6 +160,11 @@ class Program(Generic[P, T]):
         options = self._options.but(engine=engine, seed=seed, budget=budget)
         return await run_batch_async(self._body, options, inputs, concurrency=concurrency, progress=progress)
 
+    def _check_state(self, s: object) -> None:
+        if not isinstance(s, State):
+            text = f"{self.__qualname__}() was called without a state, with {s!r}: write {self.__qualname__}.run(...)"
+            raise TypeError(f"{text}, or inside a program {self.__qualname__}(s, ...)")
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.__qualname__}>"
 
@@ -169,6 +174,7 @@ class Function(Program[P, T]):
 
     def __call__(self, s: State, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run as a part of the program that `s` belongs to."""
+        self._check_state(s)
         return cast("T", self._body(s, *args, **kwargs))
 
 
@@ -177,6 +183,7 @@ class AsyncFunction(Program[P, T]):
 
     def __call__(self, s: State, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         """Run as a part of the program that `s` belongs to."""
+        self._check_state(s)
         return cast("Coroutine[Any, Any, T]", self._body(s, *args, **kwargs))
 
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, create_model
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
+from radixserve_lang.schema import ValueSchema
 from radixserve_lang.where import caller_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from pydantic.json_schema import JsonSchemaWarningKind
 
 _REFUSED = {
     inspect.Parameter.VAR_POSITIONAL: "takes any number of values; use one parameter that is a list",
@@ -26,10 +28,10 @@ _NAMED = frozenset({"properties", "$defs", "patternProperties", "dependentSchema
 _LITERAL = frozenset({"default", "const", "enum", "examples"})
 
 
-class _Schema(GenerateJsonSchema):
+class _Schema(ValueSchema):
     """A default that JSON can't say is left out; the function has it anyway."""
 
-    ignored_warning_kinds: set[JsonSchemaWarningKind] = {*GenerateJsonSchema.ignored_warning_kinds, "non-serializable-default"}  # noqa: RUF012
+    ignored_warning_kinds: set[JsonSchemaWarningKind] = {*ValueSchema.ignored_warning_kinds, "non-serializable-default"}  # noqa: RUF012
 
 
 class Parameters:

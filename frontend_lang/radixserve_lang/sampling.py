@@ -59,11 +59,18 @@ def to_sampling(args: SamplingArgs) -> Sampling:
     fields: dict[str, Any] = dict(args)
     stop = fields.get("stop")
     if "stop" in fields:
-        fields["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
-    if "stop_token_ids" in fields:
-        fields["stop_token_ids"] = tuple(fields["stop_token_ids"])
-    if "logit_bias" in fields:
-        fields["logit_bias"] = dict(fields["logit_bias"])
+        fields["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else _made("stop", tuple, stop)
+    for name, kind in (("stop_token_ids", tuple), ("logit_bias", dict)):
+        if name in fields:
+            fields[name] = _made(name, kind, fields[name])
     if fields.get("logprobs", -1) is None:
         del fields["logprobs"]
     return Sampling(**fields)
+
+
+def _made(name: str, kind: type[tuple[Any, ...]] | type[dict[Any, Any]], value: Any) -> Any:
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        needed = "a dict of token ids and numbers" if kind is dict else "a list"
+        raise TypeError(f"gen({name}={value!r}): {needed} is needed") from None

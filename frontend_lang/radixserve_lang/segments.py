@@ -64,4 +64,5 @@ def _segment(role: str, parts: tuple[Part, ...]) -> Segment:
 
 def _wrong(how: str, value: object) -> str:
     hint = "pass *parts instead of the list" if isinstance(value, list | tuple) else "convert it with str() first"
-    return f"a {type(value).__name__} can't be {how}: only text, Vars and messages can; {hint}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name} can't be {how}: only text, Vars and messages can; {hint}"

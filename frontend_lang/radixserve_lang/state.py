@@ -277,7 +277,7 @@ class State:
         if on_error != "append":
             raise error
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        text = f"Error: {type(cause).__name__}: {cause}"
+        text = f"Error: {type(cause).__name__}: {cause}".encode(errors="backslashreplace").decode()
         self._tell(call, text)
         return ToolFailure(call.name, cause, text)
 

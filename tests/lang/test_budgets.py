@@ -103,7 +103,7 @@ def test_the_error_says_what_was_allowed_and_used(engine: Engine, server: FakeSe
     assert message.startswith("gen at ")
     assert "in greedy failed (budget_exhausted): the program may draw 5 tokens and has drawn 5" in message
     assert "Give the program more with budget=rs.Budget(...)" in message
-    assert "allowed: 5 tokens, 3 tool calls; used: 1 tokens, " in message
+    assert "allowed: 5 tokens, 3 tool calls; used by ops that are done: 1 tokens, " in message
 
 
 def test_what_comes_after_a_budget_that_was_noticed_is_no_surprise(engine: Engine, server: FakeServer) -> None:

@@ -191,9 +191,17 @@ def model_error(bench: Bench) -> None:
 #: By kind: what raises it, what the message says (the op, its line), and what it says to do.
 CASES: dict[str, tuple[Callable[[Bench], None], list[str], str]] = {
     "OpError": (op_error, ["gen at ", "asked", "the context has 4096 tokens", "some te"], "Append less before it"),
-    "OpCancelledError": (cancelled, ["gen at ", "cancelled", "its fork block was left"], "Read it before"),
+    "OpCancelledError": (
+        cancelled,
+        ["gen at ", "cancelled", "its fork block was left"],
+        "Read it, and what refers to it, before",
+    ),
     "OpSkippedError": (skipped, ["gen at ", "skipped", "fails first", "the runtime is gone"], "run the program again"),
-    "BudgetExceededError": (over_budget, ["gen at ", "asked", "allowed: 5 tokens", "used: "], "budget=rs.Budget(...)"),
+    "BudgetExceededError": (
+        over_budget,
+        ["gen at ", "asked", "allowed: 5 tokens", "used by ops that are done: "],
+        "budget=rs.Budget(...)",
+    ),
     "InvalidValueError": (invalid_value, ["gen at ", "invalid", "none of 2 attempts", "twelve"], "allow more retries"),
     "ToolError": (tool_error, ["tool search()", "called", "raised LookupError: no page on cats"], "on_error='append'"),
     "VarInTextError": (var_in_text, ["gen at ", "formatted", "put into an f-string"], "pass the Var itself"),

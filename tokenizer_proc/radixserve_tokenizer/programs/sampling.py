@@ -76,7 +76,7 @@ def _within(name: str, value: float, low: float, high: float, *, above_low: bool
     # Written so that NaN, which fails every comparison, is refused.
     if (low < value if above_low else low <= value) and value <= high:
         return
-    bounds = f"above {low:g} and at most {high:g}" if above_low else f"between {low:g} and {high:g}"
+    bounds = f"above {low} and at most {high}" if above_low else f"between {low} and {high}"
     raise OpError(f"{name} must be {bounds}, not {value}", param=name)
 
 
