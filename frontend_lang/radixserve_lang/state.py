@@ -51,6 +51,11 @@ class State:
             self._append(piece if isinstance(piece, Segment) else Segment("", (piece,)))
         return self
 
+    if not TYPE_CHECKING:  # checkers know that there is none
+
+        def __add__(self, value: object) -> None:
+            raise TypeError(f"a state is appended to in place: write s += ... at {caller_place()}, not s = s + ...")
+
     @property
     def gen(self) -> Generate:
         """Generate after what the branch holds; `s.gen(...)` returns a Var. The arguments are those of `Generate`."""

@@ -135,6 +135,23 @@ class Var(Generic[T_co]):
 
     __hash__ = object.__hash__
 
+    if not TYPE_CHECKING:  # checkers say what a Var has, and that is none of these
+
+        def __getattr__(self, name: str) -> NoReturn:
+            record = self.__dict__.get("record")
+            if record is None or name.startswith("__"):
+                raise AttributeError(name)
+            raise AttributeError(
+                f"the Var of {record.place} has no {name!r}: read its value first, as in v.value.{name} (or await v)"
+            )
+
+        def _operated(self, *others: object) -> NoReturn:
+            self._misused("used as if it were its value")
+
+        __lt__ = __le__ = __gt__ = __ge__ = _operated
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _operated
+        __len__ = __getitem__ = __contains__ = __int__ = __float__ = _operated
+
     def _misused(self, how: str) -> NoReturn:
         raise VarInTextError(
             f"the Var of {self.record.place} was {how}, but its value may not exist yet. In a prompt pass the Var itself, "

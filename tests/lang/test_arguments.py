@@ -142,3 +142,29 @@ def test_a_tool_s_text_with_half_a_character_is_the_tool_s_fault(engine: Engine,
         one.run(forgive=False, engine=engine)
     server.answer = lambda gen: called(gen, ("halved", '{"x": 1}'))
     assert one.run(forgive=True, engine=engine).value.text == "Error: ValueError: \\ud83d"
+
+
+def test_a_var_is_used_for_its_value_by_reading_it(engine: Engine) -> None:
+    @rs.function
+    def misuse(s: rs.State) -> None:
+        v: Any = s.gen()
+        for wrong in (
+            lambda: v + "a",
+            lambda: "a" + v,
+            lambda: v > 3,
+            lambda: "a" in v,
+            lambda: len(v),
+            lambda: v[0],
+            lambda: int(v),
+        ):
+            with pytest.raises(rs.VarInTextError, match=r"used as if it were its value.*v\.value"):
+                wrong()
+        with pytest.raises(AttributeError, match=r"the Var of gen at .*test_arguments\.py.* has no 'lower'.*v\.value\.lower"):
+            v.lower()
+        assert not hasattr(v, "_repr_html_")
+        assert list(v) == [v.value]
+        state: Any = s
+        with pytest.raises(TypeError, match=r"write s \+= \.\.\. at .*test_arguments\.py:\d+"):
+            state + "x"
+
+    misuse.run(engine=engine)

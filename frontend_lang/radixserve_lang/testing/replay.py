@@ -29,8 +29,8 @@ class Replay:
 
     Programs may run in any order and side by side: each is matched with a recorded run by what it asks first (and by its
     seed). A program that then asks something else is told so at the read (`OpError` with code "diverged": the op, its line
-    and the difference), and closing raises `DivergedError`. Outcomes come in the order in which they came. A recorded run
-    that nobody played again is no error.
+    and the difference), and closing raises `DivergedError`, also for one that ended before it had asked for all that its run
+    has. Outcomes come in the order in which they came. A recorded run that nobody played again is no error.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -89,6 +89,7 @@ class Replay:
             why = difference(expected, found) if playing.number >= 0 else "all of its runs have been played"
             message = f"{asked.place} is not what {self._path} has: {why}"
             self._problems.append(message)
+            playing.has_diverged = True
             return Failed(program=0, op=0, code="diverged", message=message, status=500)
         return None
 
@@ -104,3 +105,7 @@ class Replay:
         playing = self._playing.pop(program.opening.program, None)
         if playing is not None:
             playing.is_over = True
+            left = playing.left_over()
+            if left:
+                text = f"a program ended without the {left[0].kind} at {left[0].where} that its run in {self._path} has"
+                self._problems.append(text)

@@ -30,6 +30,8 @@ class Playing:
     skipped: set[int] = field(default_factory=set[int])
     turn: int = 0
     """Outcomes before this one have been told."""
+    has_diverged: bool = False
+    """It has asked for something else, and been told so."""
     is_over: bool = False
     """It has ended, and keeps its run."""
 
@@ -54,6 +56,11 @@ class Playing:
     def skip(self, paths: set[tuple[int, ...]]) -> None:
         """These branches were cancelled: nobody waits for their outcomes."""
         self.skipped |= {op.order for (path, _), op in self.run.ops.items() if path in paths and op.outcome is not None}
+
+    def left_over(self) -> list[RecordedOp]:
+        """What the run has asked for and been told, and this program has not come to. Branches that were cancelled are left out."""
+        ops = self.run.ops.items() if self.number >= 0 and not self.has_diverged else ()
+        return [op for key, op in ops if key not in self.asked and op.outcome is not None and op.order not in self.skipped]
 
     def next_outcome(self) -> tuple[int, Done | Failed] | None:
         """The op whose outcome comes next, if it has been asked."""

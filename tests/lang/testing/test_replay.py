@@ -168,6 +168,16 @@ def test_a_program_that_does_something_else_is_told(file: Path, change: dict[str
     assert "test_replay.py" in str(caught.value)
 
 
+def test_a_program_that_ends_too_early_fails_the_test(file: Path) -> None:
+    with recorded(file, ["hello", "bye"], ["hello", "what?"]) as engine:
+        chat.run(["hi", "and now?"], engine=engine, seed=7)
+        chat.run(["hi", "and then?"], engine=engine, seed=8)
+    replay = testing.Replay(file)
+    assert chat.run(["hi"], engine=replay, seed=7).value == ["hello"]
+    with pytest.raises(testing.DivergedError, match=r"ended without the gen at .*test_replay\.py:\d+ in chat that its run in"):
+        replay.close()
+
+
 def test_another_kind_of_op_and_other_messages(file: Path) -> None:
     @rs.function
     def one(s: rs.State, kind: str) -> str:
