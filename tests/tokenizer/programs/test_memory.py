@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from radixserve_runtime import protocol as rt
 from radixserve_tokenizer import protocol as wire
-from radixserve_tokenizer.programs.log import LogMark
 from radixserve_tokenizer.programs.memory import Turn, TurnMemory, said_turn, told_turn
 from radixserve_tokenizer.programs.transcript import TextModel
 from radixserve_tokenizer.text.template import ChatTemplate
@@ -199,7 +198,7 @@ def test_calls_are_one_turn_in_any_spelling() -> None:
 
 def test_who_holds_most_forgets_first() -> None:
     memory = TurnMemory(5 * (64 + 10))
-    place = LogMark(1, 1)
+    place = b"place"
     ids = tuple(range(10))
     memory.note(owner("small"), place, Turn("x"), ids)
     for number in range(20):
@@ -222,13 +221,13 @@ def test_bounds(entries: list[tuple[str, int, list[int]]]) -> None:
     memory = TurnMemory(500)
     latest: dict[tuple[str, int], tuple[int, ...]] = {}
     for name, number, ids in entries:
-        memory.note(owner(name), LogMark(number, number), Turn("t"), ids)
+        memory.note(owner(name), bytes([number]), Turn("t"), ids)
         latest[name, number] = tuple(ids)
         assert memory.num_ids <= 500
-        assert memory.recall(owner(name), LogMark(number, number), Turn("t")) == tuple(ids)
+        assert memory.recall(owner(name), bytes([number]), Turn("t")) == tuple(ids)
     held = 0
     for (name, number), said in latest.items():
-        found = memory.recall(owner(name), LogMark(number, number), Turn("t"))
+        found = memory.recall(owner(name), bytes([number]), Turn("t"))
         assert found in ((), said)
         held += (len(said) + 64) * bool(found)
     assert held == memory.num_ids

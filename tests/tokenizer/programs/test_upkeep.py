@@ -90,16 +90,22 @@ def test_a_value_that_is_put_in_again_and_again_is_counted_each_time(monkeypatch
 
 
 def test_long_conversations_keep_more_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To come back to before each of them."""
+    """To come back to before each of them. Messages that wait for the next are one conversation."""
     it = World().send(wire.Open(program=1))
     sizes: list[int] = []
-    for number in range(60):
+    for number in range(0, 120, 2):
         before = kept(it)
-        it.send(append(number, f"{number:03}", role="user"))
+        it.send(append(number, f"{number:03}", role="user"), gen(number + 1))
         sizes.append(kept(it) - before)
-    assert sizes[-1] > sizes[0] + 59 * 50
-    it.send(wire.Rollback(program=1, op=60, branch=0, to_op=0))
-    assert kept(it) == upkeep.PROGRAM_BYTES + upkeep.BRANCH_BYTES + upkeep.getsizeof(""), "what is taken back is forgotten"
+    assert sizes[-1] > sizes[0] + 59 * 100
+    before = kept(it)
+    it.send(*(append(number, f"{number:03}", role="user") for number in range(120, 180)))
+    assert kept(it) - before < 60 * 1000
+    it.send(wire.Rollback(program=1, op=180, branch=0, to_op=0))
+    variables = 60 * (upkeep._VARIABLE_BYTES + upkeep.getsizeof("ok"))
+    assert kept(it) == upkeep.PROGRAM_BYTES + upkeep.BRANCH_BYTES + upkeep.getsizeof("") + variables, (
+        "what is taken back is forgotten"
+    )
 
 
 def test_who_tries_again_and_again_does_not_run_out_of_room() -> None:

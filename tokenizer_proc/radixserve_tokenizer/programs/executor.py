@@ -97,6 +97,7 @@ class Executor:
             case wire.Rollback():
                 self._rollback(branch, op)
             case wire.Lease():
+                branch.text.render()  # what is said is kept, too
                 self._services.leases.take(branch, op.ttl_s)
             case wire.Release():
                 self._services.leases.release(branch)
@@ -137,15 +138,8 @@ class Executor:
         texts = [self._text_of(branch.program, part, op) for part in op.parts]
         turn = told_turn("".join(texts), op.fields) if op.role == "assistant" else None
         place = branch.text.next_turn_place if turn is not None else None
-        if turn is not None and place is not None:
-            ids = self._services.memory.recall(branch.program.owner, place, turn)
-            if ids:
-                try:
-                    branch.text.add_turn(ids, turn.text, op.fields.get("tool_calls"))
-                    return
-                except TemplateError:  # the template wants the message itself
-                    branch.restore(branch.marks[op.op])
-        branch.text.add_message(op.role, texts, op.fields)
+        ids = self._services.memory.recall(branch.program.owner, place, turn) if turn is not None and place is not None else ()
+        branch.text.add_message(op.role, texts, op.fields, turn=turn, ids=ids)
 
     def _have_values(self, branch: Branch, op: wire.Append) -> bool:
         """Whether all referred values exist; else the branch will be woken. Raises `SkippedError` if one never will."""

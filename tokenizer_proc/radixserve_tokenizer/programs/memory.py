@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from radixserve_runtime.protocol import Owner
-    from radixserve_tokenizer.programs.log import LogMark
     from radixserve_tokenizer.protocol import ToolCall
 
 #: What an entry costs beside its ids, in ids.
@@ -68,8 +67,8 @@ class TurnMemory:
         """What is held, with overheads."""
         return self._size
 
-    def note(self, owner: Owner, place: LogMark, turn: Turn, ids: Sequence[int]) -> None:
-        """Remember that `turn`, said where the log stood at `place`, is `ids`."""
+    def note(self, owner: Owner, place: bytes, turn: Turn, ids: Sequence[int]) -> None:
+        """Remember that `turn`, said at `place` (programs/places.py), is `ids`."""
         cost = len(ids) + _OVERHEAD
         if not ids or cost > self._max_ids:
             return
@@ -83,7 +82,7 @@ class TurnMemory:
         while self._size > self._max_ids:
             self._forget_one()
 
-    def recall(self, owner: Owner, place: LogMark, turn: Turn) -> tuple[int, ...]:
+    def recall(self, owner: Owner, place: bytes, turn: Turn) -> tuple[int, ...]:
         """The ids of a turn that was said there; none if it is not known."""
         own = self._by_tenant.get(owner.tenant)
         if own is None:
@@ -107,8 +106,8 @@ class TurnMemory:
             del self._sizes[tenant]
 
 
-def _key(owner: Owner, place: LogMark, turn: Turn) -> bytes:
-    told = json.dumps([owner.cache_salt, place.length, place.hash, *turn], ensure_ascii=True)
+def _key(owner: Owner, place: bytes, turn: Turn) -> bytes:
+    told = json.dumps([owner.cache_salt, place.hex(), *turn], ensure_ascii=True)
     return hashlib.blake2b(told.encode(), digest_size=16).digest()
 
 

@@ -90,12 +90,11 @@ class Tasks:
             if delta is not None:
                 program.credits -= 1
                 program.tell(delta)
-        place = branch.text.turn_place
+        place, turn = branch.text.turn_place, said_turn(output.text, output.reasoning, output.calls)
         if place is not None:
-            turn = said_turn(output.text, output.reasoning, output.calls)
             self._services.memory.note(program.owner, place, turn, output.token_ids)
         branch.log.append(output.token_ids)
-        branch.text.generated(output.token_ids)
+        branch.text.generated(output.token_ids, turn)
         branch.text.called(output.text, output.calls)
         self._outcomes.done(
             task,

@@ -1,24 +1,36 @@
-"""The text side of a branch: raw text and messages become ids of its log, each segment once, when it is sealed."""
+"""The text side of a branch: raw text and messages become ids of its log, each segment once, when it is sealed.
+
+Raw text waits so that how it was sliced can't change its tokens; messages wait for those that follow at once, as a template renders
+the whole conversation each time.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from radixserve_tokenizer.programs import places
 from radixserve_tokenizer.programs.errors import OpError
+from radixserve_tokenizer.text.errors import TemplateError
+from radixserve_tokenizer.text.messages import check_message
 from radixserve_tokenizer.tools.marks import stand_in
 from radixserve_tokenizer.tools.toolset import NO_TOOLS, ToolSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from radixserve_tokenizer.programs.log import LogMark, TokenLog
+    from radixserve_tokenizer.programs.log import TokenLog
+    from radixserve_tokenizer.programs.memory import Turn
     from radixserve_tokenizer.protocol import ToolCall
     from radixserve_tokenizer.text.conversation import Conversation, Edit
     from radixserve_tokenizer.text.template import ChatTemplate
     from radixserve_tokenizer.text.tokenizer import TextTokenizer
     from radixserve_tokenizer.tools.format import ToolFormat
     from radixserve_tokenizer.tools.reasoning import ReasoningMarks, Stage
+
+
+MAX_WAITING_CHARS = 1 << 16
+"""Of messages: more are rendered and encoded at once, which holds up everybody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +65,58 @@ class _Pending(NamedTuple):
     num_chars: int
 
 
+class _Waiting(NamedTuple):
+    """A message that waits to be rendered, and those before it."""
+
+    before: _Waiting | None
+    role: str
+    content: Sequence[str]
+    fields: Mapping[str, Any]
+    ids: Sequence[int]
+    """In which the turn was drawn that this message tells; empty where that is not known."""
+    num_chars: int
+
+
 class TranscriptMark(NamedTuple):
     """What a transcript held at some time; the log's own mark belongs to it."""
 
     pending: _Pending | None
+    waiting: _Waiting | None
     conversation: Conversation | None
     tools: ToolSet
     is_retooled: bool
-    turn_place: LogMark | None = None
+    place: bytes
+    turn: Turn | None
 
 
 class Transcript:
-    """Raw text coalesces in `pending` until something seals it, so that how it was sliced can't change the tokens.
+    """Raw text and messages are collected until something seals them.
 
     Before the first message a branch is plain text; after it, raw text goes on inside an assistant turn. Tools are shown by
     the template, once there is a message; setting them changes the log when something has to be added to it.
     """
 
-    __slots__ = ("_conversation", "_is_retooled", "_is_shared", "_log", "_model", "_pending", "_turn_place", "tools")
+    __slots__ = (
+        "_conversation",
+        "_is_retooled",
+        "_is_shared",
+        "_log",
+        "_model",
+        "_pending",
+        "_place",
+        "_turn",
+        "_waiting",
+        "tools",
+    )
 
     def __init__(self, model: TextModel, log: TokenLog) -> None:
         self._model = model
         self._log = log
         self._pending: _Pending | None = None
+        self._waiting: _Waiting | None = None  # what was said before `_pending`, and is not in the conversation yet
         self._conversation: Conversation | None = None
-        self._turn_place: LogMark | None = None  # what the log held before the open turn was opened
+        self._place = b""  # after the messages that were told, before the open turn
+        self._turn: Turn | None = None  # what was generated as the whole of the open turn
         self.tools = NO_TOOLS
         self._is_retooled = False  # the conversation has other tools than its log shows
         self._is_shared = False  # a mark or a fork holds the conversation too: copy it before changing it
@@ -95,44 +134,66 @@ class Transcript:
         self._log.append(token_ids)
         self.generated(token_ids)
 
-    def add_message(self, role: str, content: Sequence[str], fields: Mapping[str, Any]) -> None:
-        """A whole message; raises the template's errors."""
+    def add_message(
+        self,
+        role: str,
+        content: Sequence[str],
+        fields: Mapping[str, Any],
+        *,
+        turn: Turn | None = None,
+        ids: Sequence[int] = (),
+    ) -> None:
+        """A whole message, rendered when it is sealed; raises the template's errors, also of what was not sealed before.
+
+        `turn` is what an assistant's message says, and `ids` are those in which it was drawn, where that is known.
+        """
         if self._model.template is None:
             raise OpError("the model has no chat template: append text without a role", code="no_chat_template", param="role")
-        self.seal()
-        if self._conversation is None:
-            tools = self.tools.definitions
-            self._conversation = self._model.template.conversation(len(self._log), tools=tools)
-            self._is_shared = False
-        self._apply(self._own().message(role, list(content), dict(fields)))
-        self._is_retooled = False
-
-    def add_turn(self, ids: Sequence[int], text: str, calls: Any) -> None:
-        """A whole turn of the assistant that was generated as `ids`; `calls` in OpenAI's form. Raises the template's errors."""
-        assert self.would_open_turn
-        self.open_turn()
-        self._log.append(ids)
-        self.generated(ids)
-        if calls:
-            self._own().note_calls(text, calls)
-        self._apply(self._own().end_turn())
-        self._is_retooled = False
+        check_message(role, fields, "messages")
+        if self._pending is not None or self._is_retooled:
+            self.seal()
+        self._place, self._turn = self._place_after_turn, None
+        if turn is not None:
+            self._place = places.after_turn(self._place, turn)
+        else:
+            self._place = places.after_message(self._place, role, "".join(content), fields)
+        num_chars = sum(map(len, content)) + (self._waiting.num_chars if self._waiting is not None else 0)
+        self._waiting = _Waiting(self._waiting, role, content, fields, ids, num_chars)
+        if num_chars > MAX_WAITING_CHARS:
+            self.render()
 
     @property
-    def next_turn_place(self) -> LogMark | None:
-        """Seal, and say what the log holds where a turn would be opened next; None in plain text and inside a turn."""
-        self.seal()
-        return self._log.mark() if self.would_open_turn else None
+    def next_turn_place(self) -> bytes | None:
+        """The place where a turn would be opened next; None in plain text and inside a turn. Seals raw text."""
+        if self._pending is not None:
+            self.seal()
+        return self._place if self.would_open_turn else None
 
     @property
-    def turn_place(self) -> LogMark | None:
-        """What the log held before the open turn, in which nothing was said yet; else None."""
+    def turn_place(self) -> bytes | None:
+        """The place of the open turn, in which nothing was said yet; else None."""
         conversation = self._conversation
-        return self._turn_place if conversation is not None and conversation.is_open and not conversation.turn_has_begun else None
+        return self._place if conversation is not None and conversation.is_open and not conversation.turn_has_begun else None
+
+    @property
+    def _place_after_turn(self) -> bytes:
+        """The place of a message that follows, after a turn that is open."""
+        if self._waiting is not None:
+            return self._place
+        if self._conversation is None:
+            return places.beginning(self._log.mark(), self.tools.definitions)
+        if not self._conversation.is_open:
+            return self._place
+        if self._turn is not None:
+            return places.after_turn(self._place, self._turn)
+        return places.after_ids(self._place, self._log.mark())
 
     def set_tools(self, tools: ToolSet) -> None:
         """Show the model these tools from the next sealing on; raises the template's errors."""
         self.tools = tools
+        if self._conversation is None and self._waiting is None:
+            return
+        self._place = places.after_tools(self._place, tools.definitions)
         if self._conversation is not None:
             self._own().set_tools(tools.definitions)
             self._is_retooled = True
@@ -146,7 +207,8 @@ class Transcript:
         return marks.stage(conversation.turn_text, conversation.turn_has_begun)
 
     def seal(self) -> None:
-        """Encode the text that waits, after showing the tools that were set."""
+        """Encode what waits, after showing the tools that were set."""
+        self.render()
         if self._is_retooled:
             self._apply(self._own().retool())
             self._is_retooled = False
@@ -156,6 +218,7 @@ class Transcript:
         if self._conversation is not None:
             self._open()
             self._apply(self._own().extend_assistant_text(text))
+            self._turn = None
             return
         tokenizer = self._model.tokenizer
         if len(self._log):
@@ -163,6 +226,26 @@ class Transcript:
             return
         first = [tokenizer.bos_token_id] if tokenizer.add_bos and tokenizer.bos_token_id is not None else []
         self._log.append(first + tokenizer.encode(text))
+
+    def render(self) -> None:
+        """Bring the messages that wait into the conversation, all at once; raises the template's errors."""
+        if self._waiting is None:
+            return
+        waiting: list[_Waiting] = []
+        while self._waiting is not None:
+            waiting.append(self._waiting)
+            self._waiting = self._waiting.before
+        waiting.reverse()
+        assert self._model.template is not None
+        before = self._conversation or self._model.template.conversation(len(self._log), tools=self.tools.definitions)
+        try:
+            after, edit = _rendered(before, waiting)
+        except TemplateError:  # perhaps the template wants to see the messages themselves
+            if not any(each.ids for each in waiting):
+                raise
+            after, edit = _rendered(before, [each._replace(ids=()) for each in waiting])
+        self._conversation, self._is_shared, self._is_retooled = after, False, False
+        self._apply(edit)
 
     def open_turn(self) -> None:
         """Seal, and where there are messages make sure that an assistant turn is open."""
@@ -172,11 +255,14 @@ class Transcript:
     @property
     def would_open_turn(self) -> bool:
         """Whether `open_turn` would add more than what waits to be sealed."""
-        return self._conversation is not None and not self._conversation.is_open
+        return self._waiting is not None or (self._conversation is not None and not self._conversation.is_open)
 
-    def generated(self, token_ids: Sequence[int]) -> None:
-        """Ids that the log already holds were generated (or given) inside the open turn."""
-        if self._conversation is not None and token_ids:
+    def generated(self, token_ids: Sequence[int], turn: Turn | None = None) -> None:
+        """Ids that the log already holds were generated (or given) inside the open turn; `turn` is what they say."""
+        if self._conversation is None or not (token_ids or turn):
+            return
+        self._turn = turn if self.turn_place is not None else None
+        if token_ids:
             self._own().extend_assistant_ids(list(token_ids))
 
     def called(self, text: str, calls: Sequence[ToolCall]) -> None:
@@ -191,21 +277,23 @@ class Transcript:
     @property
     def num_waiting_chars(self) -> int:
         """Length of the text that waits to be sealed."""
-        return self._pending.num_chars if self._pending is not None else 0
+        return sum(each.num_chars for each in (self._pending, self._waiting) if each is not None)
 
     @property
     def copied_bytes(self) -> int:
         """What a mark of it keeps that later changes don't share."""
-        return self._conversation.copied_bytes if self._conversation is not None else 0
+        return self._conversation.copied_bytes if self._conversation is not None and self._waiting is None else 0
 
     def mark(self) -> TranscriptMark:
         """What it holds now."""
         self._is_shared = True
-        return TranscriptMark(self._pending, self._conversation, self.tools, self._is_retooled, self._turn_place)
+        return TranscriptMark(
+            self._pending, self._waiting, self._conversation, self.tools, self._is_retooled, self._place, self._turn
+        )
 
     def restore(self, mark: TranscriptMark) -> None:
         """Go back to a mark; the log is cut by its owner."""
-        self._pending, self._conversation, self.tools, self._is_retooled, self._turn_place = mark
+        self._pending, self._waiting, self._conversation, self.tools, self._is_retooled, self._place, self._turn = mark
         self._is_shared = True
 
     def fork(self, log: TokenLog) -> Transcript:
@@ -216,7 +304,6 @@ class Transcript:
 
     def _open(self) -> None:
         if self.would_open_turn:
-            self._turn_place = self._log.mark()
             self._apply(self._own().open_assistant())
 
     def _own(self) -> Conversation:
@@ -228,6 +315,16 @@ class Transcript:
 
     def _apply(self, edit: Edit) -> None:
         self._log.rewrite(edit.keep, edit.ids)
+
+
+def _rendered(before: Conversation, waiting: Sequence[_Waiting]) -> tuple[Conversation, Edit]:
+    conversation = before.copy()
+    for each in waiting:
+        if each.ids:
+            conversation.add_turn(each.ids, "".join(each.content), each.fields.get("tool_calls"))
+        else:
+            conversation.add(each.role, each.content, each.fields)
+    return conversation, conversation.render_messages()
 
 
 def _joined(pending: _Pending | None) -> str:

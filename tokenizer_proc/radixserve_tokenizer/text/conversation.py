@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from radixserve_tokenizer.text.errors import TemplateError
 from radixserve_tokenizer.text.inputs import INPUT_PATTERN, Content, Ids, Inputs
-from radixserve_tokenizer.text.messages import ROLES, parse_tool_calls
+from radixserve_tokenizer.text.messages import check_message, parse_tool_calls
 from radixserve_tokenizer.text.tooltext import ToolText
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class Conversation:
         other._messages = self._messages.copy()
         other._tools = self._tools.copy()
         other._marks = self._marks.copy()
+        other._calls = self._calls.copy()
         return other
 
     @property
@@ -115,7 +116,7 @@ class Conversation:
     def retool(self) -> Edit:
         """Bring the log to the rendering with the tools that were set; an open turn keeps its ids. Raises `TemplateError`."""
         if not self._turn:
-            return self._rendered_or_waiting() if self._messages else Edit(self._length, [])
+            return self.render_messages() if self._messages else Edit(self._length, [])
         prompt = self._render(add_generation_prompt=True)
         if prompt + self._turn == self._rendered:
             return Edit(self._length, [])
@@ -134,7 +135,7 @@ class Conversation:
         messages, turn, last_result = self._messages.copy(), self._turn, self._last_result
         self.add(role, content, fields, param=param)
         try:
-            return self._rendered_or_waiting()
+            return self.render_messages()
         except TemplateError:
             self._messages, self._turn, self._last_result = messages, turn, last_result
             raise
@@ -143,14 +144,7 @@ class Conversation:
         self, role: str, content: Sequence[str | Ids], fields: Mapping[str, Any] | None = None, *, param: str = "messages"
     ) -> None:
         """Take a whole message without rendering; the next `render`, `message` or `open_assistant` answers for it too."""
-        if role not in ROLES:
-            raise TemplateError(f"unknown role {role!r}: {', '.join(ROLES)} are possible", f"{param}.role")
-        given = dict(fields or {})
-        for name in ("role", "content"):
-            if name in given:
-                raise TemplateError(f"the field {name!r} cannot be given twice", f"{param}.{name}")
-        if "tool_calls" in given:
-            given["tool_calls"] = parse_tool_calls(given["tool_calls"], f"{param}.tool_calls")
+        given = check_message(role, fields or {}, param)
         said = self._tools.said(role, content, given)
         whole, joins = said.content, bool(said.joins and self._last_result and not self._turn)
         if joins:
@@ -164,9 +158,31 @@ class Conversation:
         self._messages.append(message)
         self._last_result = message["content"] if said.joins else ""
 
+    def add_turn(self, ids: Sequence[int], text: str, calls: Sequence[Mapping[str, Any]] | None) -> None:
+        """Take a whole turn of the assistant that was generated as `ids`, without rendering; the next that renders answers for it.
+
+        `calls` are what was called in it, in OpenAI's form, and `text` what was said beside them.
+        """
+        self._close_turn()
+        content = tuple(ids[:-1] if ids and ids[-1] in self._template.tokenizer.eos_token_ids else ids)
+        turn = self._inputs.add((content,))
+        if calls:
+            self._calls[turn] = (text, [dict(call) for call in calls])
+        self._messages.append({"role": "assistant", "content": turn})
+        self._last_result = ""
+
     def render(self) -> Edit:
         """Bring the log to the rendering of all messages. Raises `TemplateError`."""
         return self._move_to(self._render(add_generation_prompt=False))
+
+    def render_messages(self) -> Edit:
+        """The same, but nothing happens yet where a template refuses to render before the first user message comes."""
+        try:
+            return self.render()
+        except TemplateError:
+            if all(message["role"] in ("system", "developer") for message in self._messages):
+                return Edit(self._length, [])
+            raise
 
     def open_assistant(self) -> Edit:
         """Open an assistant turn with the template's generation prompt; nothing when one is open. Raises `TemplateError`."""
@@ -176,11 +192,6 @@ class Conversation:
         self._turn = self._inputs.add(())
         self._rendered += self._turn
         return edit
-
-    def end_turn(self) -> Edit:
-        """Close the open turn, as the next message would. Raises `TemplateError`, and has then closed it all the same."""
-        self._close_turn()
-        return self._rendered_or_waiting()
 
     @property
     def turn_text(self) -> str:
@@ -194,7 +205,7 @@ class Conversation:
 
     def note_calls(self, text: str, calls: Sequence[Mapping[str, Any]]) -> None:
         """What was generated in the open turn, taken apart: for templates that refuse a tool's result after mere text."""
-        self._calls = {**self._calls, self._turn: (text, [dict(call) for call in calls])}
+        self._calls[self._turn] = (text, [dict(call) for call in calls])
 
     def extend_assistant_text(self, text: str) -> Edit:
         """Go on with the open turn by raw text. Raises `InvalidTextError`; `ValueError` when no turn is open."""
@@ -233,14 +244,6 @@ class Conversation:
         if self._turn:
             self._messages.append({"role": "assistant", "content": self._turn})
             self._turn = ""
-
-    def _rendered_or_waiting(self) -> Edit:
-        try:
-            return self.render()
-        except TemplateError:
-            if all(message["role"] in ("system", "developer") for message in self._messages):
-                return Edit(self._length, [])  # some templates refuse to render before the first user message comes
-            raise
 
     def _render(self, *, add_generation_prompt: bool) -> str:
         try:

@@ -33,6 +33,19 @@ def fields_of(message: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in message.items() if name not in ("role", "content") and value is not None}
 
 
+def check_message(role: str, fields: Mapping[str, Any], param: str) -> dict[str, Any]:
+    """A message's further fields as a template will get them. Raises `TemplateError` for what no template takes."""
+    if role not in ROLES:
+        raise TemplateError(f"unknown role {role!r}: {', '.join(ROLES)} are possible", f"{param}.role")
+    given = dict(fields)
+    for name in ("role", "content"):
+        if name in given:
+            raise TemplateError(f"the field {name!r} cannot be given twice", f"{param}.{name}")
+    if "tool_calls" in given:
+        given["tool_calls"] = parse_tool_calls(given["tool_calls"], f"{param}.tool_calls")
+    return given
+
+
 def parse_tool_calls(calls: Any, param: str) -> Any:
     """Tool calls with `arguments` as an object where it is the JSON text of one. Clients echo the text; templates want the object."""
     if not isinstance(calls, list | tuple):
