@@ -204,3 +204,60 @@ def test_a_runtime_that_dies_under_programs(tiny_model: Path) -> None:
                 assert run.error.code in ("runtime_restarted", "runtime_down", "skipped")
                 assert "test_client_failures.py" in str(run.error)
         assert any(run.error is None for run in runs)
+
+
+def test_a_tokenizer_process_that_dies_under_a_program(tiny_model: Path) -> None:
+    """Detached or not: what it held is gone with it."""
+
+    @rs.function
+    def watched(s: rs.State) -> str:
+        s += rs.user("Go on.")
+        value = s.gen(max_tokens=4000, ignore_eos=True)
+        assert not value.done
+        os.kill(engine.supervisor.pids["tokenizer"], signal.SIGKILL)
+        return value.value
+
+    with rs.Engine(str(tiny_model), **SETTINGS) as engine:
+        expected = story.run(1, engine=engine, seed=4).value
+        for program in (watched, watched.using(detached_ttl_s=60.0)):
+            with pytest.raises(rs.ServerGoneError, match=r"crashed or been stopped|was restarted") as caught:
+                program.run(engine=engine)
+            assert "waiting for gen at" in str(caught.value)
+            assert "test_client_failures.py" in str(caught.value)
+            assert story.run(1, engine=engine, seed=4).value == expected, "the next one waits for the new process"
+
+
+_SLEEPER = """
+import sys
+import radixserve as rs
+
+@rs.function
+def story(s):
+    s += rs.user("Tell a story.")
+    print("asked", flush=True)
+    return "".join([s.gen(max_tokens=100, ignore_eos=True).value for _ in range(20)])
+
+url, ttl_s = sys.argv[1], float(sys.argv[2])
+with rs.connect(url) as engine:
+    try:
+        print(len(story.using(detached_ttl_s=ttl_s).run(engine=engine, seed=5).value), flush=True)
+    except rs.ServerGoneError as error:
+        print(*str(error).splitlines(), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_suspended_process_hears_what_it_has_lost(engine: rs.Engine) -> None:
+    command = [sys.executable, "-c", _SLEEPER, engine.url]
+    processes = [subprocess.Popen([*command, ttl_s], stdout=subprocess.PIPE, text=True) for ttl_s in ("0", "60")]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGSTOP)
+    time.sleep(12.0)
+    for process in processes:
+        process.send_signal(signal.SIGCONT)
+    lost, kept = (process.communicate(timeout=20)[0] for process in processes)
+    assert "silent for 10 s and its programs are gone" in lost
+    assert "waiting for gen at <string>:9 in " in lost
+    assert int(kept) > 0
