@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import xgrammar
 from rich.console import Console
 from rich.table import Table
 
+from radixserve_runtime.grammar.store import GrammarStore
 from radixserve_tokenizer.grammar.compiler import CompileError, Compiler
-from radixserve_tokenizer.grammar.errors import ConstraintError
-from radixserve_tokenizer.grammar.schema.compile import schema_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,31 +55,24 @@ class Suite:
 
     def __init__(self, *, closed: bool) -> None:
         self._closed = closed
-        self._info = xgrammar.TokenizerInfo(
-            _VOCABULARY, xgrammar.VocabType.RAW, vocab_size=len(_VOCABULARY), stop_token_ids=[_EOS]
-        )
+        self._store = GrammarStore(_VOCABULARY, len(_VOCABULARY), [_EOS], capacity=1)
         self._compiler = Compiler(_VOCABULARY, [_EOS])
 
     def judge(self, schema: Any, tests: list[dict[str, Any]]) -> tuple[str, str]:
         """The verdict on a group, and what explains it."""
         try:
-            payload = self._compiler.compile("ebnf", schema_grammar(schema, closed=self._closed))
-        except (ConstraintError, CompileError) as error:
+            payload = self._compiler.compile("json_schema" if self._closed else "open_json_schema", json.dumps(schema))
+        except CompileError as error:
             return "refused", str(error)
-        grammar = xgrammar.CompiledGrammar.deserialize_json(payload.decode(), self._info)
-        wrong = [test for test in tests if self._accepts(grammar, test["data"]) != test["valid"]]
+        self._store.put("group", payload)
+        wrong = [test for test in tests if any(map(self._matches, texts(test["data"]))) != test["valid"]]
         under = [test for test in wrong if not test["valid"]]
         verdict = "under" if under else "over" if wrong else "exact"
         return verdict, "; ".join(test["description"] for test in under or wrong)
 
-    @staticmethod
-    def _accepts(grammar: xgrammar.CompiledGrammar, instance: Any) -> bool:
-        return any(_matches(grammar, text) for text in texts(instance))
-
-
-def _matches(grammar: xgrammar.CompiledGrammar, text: str) -> bool:
-    matcher = xgrammar.GrammarMatcher(grammar)
-    return matcher.accept_string(text.encode()) and matcher.accept_token(_EOS)
+    def _matches(self, text: str) -> bool:
+        matcher = self._store.matcher("group")
+        return all(matcher.accept(byte) for byte in text.encode()) and matcher.accept(_EOS)
 
 
 @click.command()

@@ -5,7 +5,7 @@
 For each grammar `batch` requests draw at random from what their masks allow. "mask" is the processor time that filling and
 accepting take for all of them in one step, as a part of a decode step of `--step-ms`; take that from benchmarks/micro/step.py.
 
-Bars: at most 5 % of a step, cold compile p99 below 100 ms (of the tool schemas in benchmarks/tool_schemas.py).
+Bars: at most 5 % of a step, 99 of 100 masks within a millisecond, cold compile p99 below 100 ms (of the tool schemas in benchmarks/tool_schemas.py).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from radixserve_tokenizer.protocol import Constraint
 from radixserve_tokenizer.text.load import load_tokenizer
 
 MAX_PART = 0.05
+MAX_MASK_MS = 1.0
 _STEPS = 48
 
 TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
@@ -64,6 +65,28 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
+for _high in (24, 64, 200, 1000, 4096):
+    SCHEMAS[f"text of up to {_high}"] = {"type": "string", "maxLength": _high}
+SCHEMAS["4 bounded texts"] = {
+    "type": "object",
+    "properties": {f"field_{high}": {"type": "string", "maxLength": high} for high in (24, 64, 200, 256)},
+    "required": [f"field_{high}" for high in (24, 64, 200, 256)],
+}
+SCHEMAS["8 bounded texts, 4096"] = {
+    "type": "object",
+    "properties": {f"field_{high}": {"type": "string", "minLength": 20, "maxLength": 4096 - high} for high in range(8)},
+    "required": [f"field_{high}" for high in range(8)],
+}
+SCHEMAS["long patterns"] = {
+    "type": "array",
+    "minItems": 4,
+    "items": {"type": "string", "pattern": "^[a-z]{1,200}-[0-9]{1,3}$"},
+}
+SCHEMAS["names of up to 256"] = {"type": "string", "pattern": "^[a-zA-Z0-9_.-]+$", "minLength": 3, "maxLength": 256}
+SCHEMAS["pattern of 40 words"] = {"type": "string", "pattern": "^([a-z]+ ){1,40}$"}
+EXPRESSIONS = {"expression, 500 characters": "[^\\n]{1,500}", "expression, 200 letters": "[a-z]{1,200}x[0-9]{3}"}
+
+
 class Requests:
     """`batch` requests of one grammar; each begins again where it ends."""
 
@@ -72,13 +95,18 @@ class Requests:
         self._matchers = [store.matcher(key) for _ in range(batch)]
         self._rows = [store.new_mask_row() for _ in range(batch)]
         self._random = random.Random(3)
+        self.masks_ms: list[float] = []
+        """Of each mask that was filled."""
 
     def step(self) -> float:
         """One token each; the seconds that masks and acceptance took."""
-        began_s = time.perf_counter()
+        spent_s = 0.0
         for matcher, row in zip(self._matchers, self._rows, strict=True):
+            began_s = time.perf_counter()
             matcher.fill(row)
-        spent_s = time.perf_counter() - began_s
+            took_s = time.perf_counter() - began_s
+            spent_s += took_s
+            self.masks_ms.append(1e3 * took_s)
         tokens = [self._draw(row) for row in self._rows]
         began_s = time.perf_counter()
         for matcher, token in zip(self._matchers, tokens, strict=True):
@@ -106,10 +134,12 @@ def main(model: str, batch: int, step_ms: float) -> None:
     compiler = Compiler(tokenizer.vocabulary, eos)
     store = GrammarStore(tokenizer.vocabulary, len(tokenizer.vocabulary), eos)
     store.warm_up()
-    table = Table("grammar", "compile, ms", "payload, kB", "load, ms", "mask, ms: median", "99th", "of a step")
-    worst = 0.0
-    for name, schema in SCHEMAS.items():
-        prepared = prepare(Constraint(kind="json_schema", source=json.dumps(schema)))
+    table = Table("grammar", "compile, ms", "payload, kB", "load, ms", "mask, ms: median", "99th", "of a step", "one: 99th")
+    worst = slowest = 0.0
+    constraints = {name: Constraint(kind="json_schema", source=json.dumps(schema)) for name, schema in SCHEMAS.items()}
+    constraints |= {name: Constraint(kind="regex", source=expression) for name, expression in EXPRESSIONS.items()}
+    for name, constraint in constraints.items():
+        prepared = prepare(constraint)
         began_s = time.process_time()
         payload = compiler.compile(prepared.kind, prepared.source)
         compiled_s = time.process_time() - began_s
@@ -122,9 +152,11 @@ def main(model: str, batch: int, step_ms: float) -> None:
         worst = max(worst, part)
         high = spent_ms[int(0.99 * (_STEPS - 1))]
         columns = (1e3 * compiled_s, len(payload) / 1e3, 1e3 * loaded_s, spent_ms[_STEPS // 2], high)
-        table.add_row(name, *(f"{value:.2f}" for value in columns), f"{part:.1%}")
+        one = sorted(requests.masks_ms)[int(0.99 * (len(requests.masks_ms) - 1))]
+        slowest = max(slowest, one)
+        table.add_row(name, *(f"{value:.2f}" for value in columns), f"{part:.1%}", f"{one:.2f}")
     Console().print(table)
-    raise SystemExit(worst > MAX_PART)
+    raise SystemExit(worst > MAX_PART or slowest > MAX_MASK_MS)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,23 @@ PROTOCOL_VERSION = 1
 #: The largest frame either side accepts. A vocabulary of 256k tokens or a grammar of some MB fits.
 MAX_FRAME_BYTES = 64 << 20
 
+#: A grammar may leave it to the runtime to count the characters of its strings (docs/decisions/012-counted-strings.md). Its payload
+#: then begins with a line of these bytes and the counts that matter, and wherever characters are counted it accepts marks: characters
+#: that no token may hold. `MARK_INSIDE` says that a string is open, `MARK_TEXT` that all of the text is counted, `mark(n)` that the
+#: n-th character follows.
+COUNTS_LINE = b"# counts "
+MARK_INSIDE, MARK_TEXT = chr(0x10FFFF), chr(0x10FFFE)
+MAX_COUNT = 65_000
+"""Counts above this must be multiples of 1,000, and at most `MAX_ROUND_COUNT`."""
+_FIRST_MARK = 0x100000
+MAX_ROUND_COUNT = MAX_COUNT + 400 * 1000
+
+
+def mark(count: int) -> str:
+    """The mark before the character with this number, from 1 on. Of two counts the larger has the larger mark."""
+    return chr(_FIRST_MARK + (count if count <= MAX_COUNT else MAX_COUNT + (count - MAX_COUNT) // 1000))
+
+
 _HASH_MODULUS = (1 << 61) - 1
 _HASH_BASE = 1_000_003
 
@@ -69,7 +86,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GrammarRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A compiled grammar, by key. `payload` (xgrammar's serialised form, or a grammar's text) is sent once; `NeedGrammar` asks for it again."""
+    """A compiled grammar, by key. `payload` (xgrammar's serialised form, or a grammar's text; before either there may be a line
+    that begins with `COUNTS_LINE`) is sent once; `NeedGrammar` asks for it again."""
 
     key: str
     payload: bytes = b""

@@ -16,7 +16,7 @@ from radixserve_runtime.engine.statistics import Statistics
 from radixserve_runtime.engine.stepper import Stepper
 from radixserve_runtime.engine.tenancy import BusyError, PublicPrefixError, Tenancy
 from radixserve_runtime.engine.transport import PeerLost
-from radixserve_runtime.grammar.store import GrammarError
+from radixserve_runtime.grammar.request import GrammarError
 from radixserve_runtime.protocol import (
     PROTOCOL_VERSION,
     Cancel,

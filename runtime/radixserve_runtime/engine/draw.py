@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from radixserve_runtime.grammar.cutter import Cutter
-from radixserve_runtime.grammar.store import GrammarError, GrammarStore
+from radixserve_runtime.grammar.request import GrammarError
+from radixserve_runtime.grammar.store import GrammarStore
 from radixserve_runtime.sampling.sampler import SampledToken, Sampler, SamplingFailure
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from radixserve_runtime.grammar.store import RequestGrammar
+    from radixserve_runtime.grammar.request import RequestGrammar
     from radixserve_runtime.protocol import Generate, Owner, Score, TokenLogprob
 
 

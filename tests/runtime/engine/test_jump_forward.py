@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from radixserve_runtime.engine.executor import Executor
 from radixserve_runtime.grammar.cutter import Cutter
-from radixserve_runtime.grammar.store import RequestGrammar
+from radixserve_runtime.grammar.request import RequestGrammar
 from radixserve_runtime.protocol import Cancel, GrammarRef
 from tests.support.engine_driver import Driver
 from tests.support.tiny_model import write_tiny_checkpoint

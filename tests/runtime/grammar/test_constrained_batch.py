@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import zlib
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from radixserve_runtime.grammar.store import GrammarStore, RequestGrammar
+from radixserve_runtime.grammar.store import GrammarStore
 from radixserve_runtime.protocol import Sampling
 from radixserve_runtime.sampling.ends import end_token_ids
 from radixserve_runtime.sampling.sampler import SampledToken, Sampler
@@ -16,6 +17,9 @@ from radixserve_runtime.sampling.state import RowState
 from radixserve_tokenizer.grammar.compiler import Compiler
 from radixserve_tokenizer.grammar.prepare import prepare
 from radixserve_tokenizer.protocol import Constraint
+
+if TYPE_CHECKING:
+    from radixserve_runtime.grammar.request import RequestGrammar
 
 EOS = 256
 VOCABULARY = [bytes([byte]) for byte in range(256)] + [b"", b"", b'": ', b", ", b'{"', b"ab", b"\n\n", b"  "]

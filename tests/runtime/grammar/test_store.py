@@ -7,7 +7,8 @@ import torch
 import xgrammar
 
 from radixserve_runtime.grammar.mask import allows_other_than, apply_masks
-from radixserve_runtime.grammar.store import GrammarError, GrammarStore
+from radixserve_runtime.grammar.request import GrammarError
+from radixserve_runtime.grammar.store import GrammarStore
 
 EOS, CONTROL = 256, 257
 VOCABULARY = [bytes([byte]) for byte in range(256)] + [b"", b"", b"ab", b"abc"]

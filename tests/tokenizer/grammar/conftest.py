@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
-import xgrammar
 
+from radixserve_runtime.grammar.store import GrammarStore
 from radixserve_tokenizer.grammar.compiler import Compiler
 from radixserve_tokenizer.grammar.prepare import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from radixserve_runtime.grammar.request import RequestGrammar
     from radixserve_tokenizer.protocol import Constraint
 
 EOS = 256
@@ -27,18 +29,22 @@ class Sentences:
     def __init__(self) -> None:
         self.vocabulary = VOCABULARY
         self.compiler = Compiler(VOCABULARY, [EOS])
-        self._info = xgrammar.TokenizerInfo(VOCABULARY, xgrammar.VocabType.RAW, vocab_size=len(VOCABULARY), stop_token_ids=[EOS])
+        self._store = GrammarStore(VOCABULARY, len(VOCABULARY), [EOS])
 
     def compile(self, constraint: Constraint) -> bytes:
         prepared = prepare(constraint)
         return self.compiler.compile(prepared.kind, prepared.source)
 
-    def matcher(self, payload: bytes) -> xgrammar.GrammarMatcher:
-        return xgrammar.GrammarMatcher(xgrammar.CompiledGrammar.deserialize_json(payload.decode(), self._info))
+    def matcher(self, payload: bytes) -> RequestGrammar:
+        key = hashlib.sha256(payload).hexdigest()
+        if not self._store.has(key):
+            self._store.put(key, payload)
+        return self._store.matcher(key)
 
     def accepts(self, payload: bytes, text: str | bytes) -> bool:
         matcher = self.matcher(payload)
-        return (not text or matcher.accept_string(text)) and matcher.is_completed()
+        data = text.encode() if isinstance(text, str) else text
+        return all(matcher.accept(byte) for byte in data) and matcher.is_complete
 
     def draw(
         self, payload: bytes, seed: int, max_tokens: int = 400, prefer: Callable[[list[int]], list[int]] | None = None
@@ -49,12 +55,12 @@ class Sentences:
         row = torch.zeros((len(VOCABULARY) + 31) // 32, dtype=torch.int32)
         output = b""
         for _ in range(max_tokens):
-            matcher.fill_next_token_bitmask(row)
+            matcher.fill(row)
             words = row.tolist()
             allowed = [index for index in range(len(VOCABULARY)) if (words[index // 32] >> (index % 32)) & 1]
             assert allowed, f"nothing may follow {output!r}"
             token_id = rng.choice((prefer(allowed) if prefer else _likely(allowed, rng)) or allowed)
-            assert matcher.accept_token(token_id)
+            assert matcher.accept(token_id)
             if token_id == EOS:
                 return output, True
             output += VOCABULARY[token_id]

@@ -399,9 +399,9 @@ def test_a_warning_of_the_compiler_is_an_error(sentences, monkeypatch):
         Compiler([b"a"], [0]).compile("nonsense", "")
 
 
-def _warn() -> str:
+def _warn() -> tuple[str, frozenset[int], bool]:
     os.write(2, b"[12:00:00] /x.cc:3: Warning: a keyword is ignored\n")
-    return 'root ::= "a"'
+    return 'root ::= "a"', frozenset(), False
 
 
 def test_user_text_can_not_pass_for_a_rule(sentences):

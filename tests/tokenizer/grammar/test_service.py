@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import select
 import signal
+import string
 import subprocess
 import sys
 import time
@@ -14,13 +16,14 @@ import psutil
 import pytest
 
 from radixserve_tokenizer.grammar.cache import FailureCache, SharedRoom
+from radixserve_tokenizer.grammar.compiler import CompileError, Compiler
 from radixserve_tokenizer.grammar.messages import Compile, FrameError, FrameReader, Start, decode_to_worker, frame
 from radixserve_tokenizer.grammar.service import MAX_QUEUED, Compiled, CompileFailed, GrammarService
 from radixserve_tokenizer.protocol import Constraint
 
 EOS = 256
 VOCABULARY = [bytes([byte]) for byte in range(256)] + [b"", b"", b'": ', b", ", b'{"', b"ab", "é".encode(), b"\n\n", b"  "]
-SLOW = Constraint(kind="regex", source="(" + "|".join(f"[^{char}]{{1,2000}}" for char in "abcde") + ")[^f]{1,2000}")
+SLOW = Constraint(kind="ebnf", source="root ::= (" + " | ".join(f"[^{char}]{{1,2000}}" for char in "abcde") + ") [^f]{1,2000}")
 """Takes the compiler some twenty seconds."""
 
 
@@ -138,7 +141,7 @@ def test_a_catastrophic_grammar_is_killed_and_the_next_one_works():
 def test_the_worker_is_bounded_in_memory():
     service = GrammarService(VOCABULARY, [EOS], timeout_s=60.0, memory_mb=48)
     try:
-        service.submit(1, Constraint(kind="regex", source="(.{1,2000}a){1,3}"), "t")
+        service.submit(1, Constraint(kind="ebnf", source='root ::= ([^b]{1,2000} "a"){1,3}'), "t")
         service.submit(2, Constraint(kind="regex", source="ab"), "t")
         outcomes = {outcome.ticket: outcome for outcome in wait_for(service, 2)}
         assert isinstance(outcomes[1], CompileFailed)
@@ -345,3 +348,19 @@ def test_bad_frames_are_named():
         list(FrameReader().feed(b"\xff\xff\xff\xff"))
     with pytest.raises(FrameError):
         decode_to_worker(b"\x81")
+
+
+def test_a_grammar_whose_masks_take_long_is_refused():
+    """Of a vocabulary of words: in the state behind `[^"]` nearly all of them."""
+    words = [
+        f"{first}{second}{third}".encode() for first, second, third in itertools.product(string.ascii_letters[:30], repeat=3)
+    ]
+    compiler = Compiler([*VOCABULARY, *words], [EOS])
+    for source in ('root ::= "a" [^"]{1,100}', 'root ::= [a-zA-Z]{1,40} "x"'):
+        with pytest.raises(CompileError, match="masks of this grammar would take too long"):
+            compiler.compile("ebnf", source)
+        composite = {"text": 'root ::= "x" part0', "parts": [{"label": "it", "kind": "ebnf", "source": source}]}
+        with pytest.raises(CompileError, match="masks of this grammar would take too long"):
+            compiler.compile("composite", json.dumps(composite, separators=(",", ":")))
+    for source in ('root ::= "a" [^"]*', 'root ::= word (" " word)*\nword ::= [a-zA-Z]+ | [0-9]{1,9}'):
+        compiler.compile("ebnf", source)

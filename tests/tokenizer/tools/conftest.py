@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import xgrammar
 
+from radixserve_runtime.grammar.store import GrammarStore
 from radixserve_tokenizer.grammar.compiler import Compiler
 from radixserve_tokenizer.grammar.prepare import prepare
 from radixserve_tokenizer.tools.marks import stand_in
@@ -17,6 +17,7 @@ from radixserve_tokenizer.tools.marks import stand_in
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from radixserve_runtime.grammar.request import RequestGrammar
     from radixserve_tokenizer.grammar.composite import Composite
     from radixserve_tokenizer.protocol import CallDelta, Constraint
 
@@ -36,23 +37,18 @@ class Sentences:
     def __post_init__(self) -> None:
         self.vocabulary = [stand_in(index) if index in SPECIAL.values() else token for index, token in enumerate(self.vocabulary)]
         self.compiler = Compiler(self.vocabulary, [EOS])
-        self._info = xgrammar.TokenizerInfo(
-            self.vocabulary, xgrammar.VocabType.RAW, vocab_size=len(self.vocabulary), stop_token_ids=[EOS]
-        )
+        self._store = GrammarStore(self.vocabulary, len(self.vocabulary), [EOS])
 
-    def matcher(self, grammar: Constraint | Composite) -> xgrammar.GrammarMatcher:
+    def matcher(self, grammar: Constraint | Composite) -> RequestGrammar:
         prepared = prepare(grammar)
-        payload = self.compiler.compile(prepared.kind, prepared.source)
-        if payload.startswith(b"{"):
-            return xgrammar.GrammarMatcher(xgrammar.CompiledGrammar.deserialize_json(payload.decode(), self._info))
-        compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
-        return xgrammar.GrammarMatcher(compiler.compile_grammar(xgrammar.Grammar.from_ebnf(payload.decode())))
+        self._store.put(prepared.key, self.compiler.compile(prepared.kind, prepared.source))
+        return self._store.matcher(prepared.key)
 
     def accepts(self, grammar: Constraint | Composite, text: str | Sequence[str | int]) -> bool:
         matcher = self.matcher(grammar)
         pieces = [text] if isinstance(text, str) else text
         ids = [token for piece in pieces for token in ([piece] if isinstance(piece, int) else piece.encode())]
-        return all(matcher.accept_token(token) for token in ids) and matcher.is_completed()
+        return all(matcher.accept(token) for token in ids) and matcher.is_complete
 
     def draw(self, grammar: Constraint | Composite, seed: int, max_tokens: int = 600) -> tuple[list[int], bool]:
         """Ids, and whether the output ended by itself."""
@@ -61,12 +57,12 @@ class Sentences:
         row = torch.zeros((len(self.vocabulary) + 31) // 32, dtype=torch.int32)
         ids: list[int] = []
         for _ in range(max_tokens):
-            matcher.fill_next_token_bitmask(row)
+            matcher.fill(row)
             words = row.tolist()
             allowed = [index for index in range(len(self.vocabulary)) if (words[index // 32] >> (index % 32)) & 1]
             assert allowed, f"nothing may follow {ids}"
             token_id = rng.choice(_likely(allowed, rng) or allowed)
-            assert matcher.accept_token(token_id)
+            assert matcher.accept(token_id)
             if token_id == EOS:
                 return ids, True
             ids.append(token_id)

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import tempfile
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from radixserve_runtime.protocol import COUNTS_LINE
 from radixserve_tokenizer.grammar.composite import join
 from radixserve_tokenizer.grammar.errors import ConstraintError
+from radixserve_tokenizer.grammar.expressions import expression_grammar
+from radixserve_tokenizer.grammar.printed import correct_text, without_marks
 from radixserve_tokenizer.grammar.schema.compile import schema_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-#: xgrammar prints U+00F6 as \xf6, and reads as many hexadecimal digits as follow: "Sj\xf6fart" would be another word.
-_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|.)", re.DOTALL)
-#: A literal or a class in a grammar's text. Classes that say what is not allowed let surrogates through: no UTF-8.
-_LITERAL_OR_CLASS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]', re.DOTALL)
 MAX_PAYLOAD_BYTES = 8 << 20
+MAX_UNCERTAIN_TOKENS = 20_000
+"""Tokens of which in one state only the parser can say whether they fit: a mask takes about half a microsecond for each of them, and
+several times that where the parser has many possibilities."""
 MAX_RECOMPILE_S = 0.4
 """What took longer here is not compiled again in the runtime, where it would hold up a step."""
 
@@ -32,6 +33,15 @@ class CompileError(ValueError):
 
 class OutOfMemoryError(CompileError):
     """Compiling it ran into the memory limit. What the process still holds is unknown: it had better end."""
+
+
+class _Written(NamedTuple):
+    """A grammar's text, and the numbers of the characters that have marks in it."""
+
+    text: str
+    counts: frozenset[int]
+    is_foreign: bool = False
+    """Not written by us, or a part of it."""
 
 
 class Compiler:
@@ -68,16 +78,31 @@ class Compiler:
         return payload
 
     def _payload(self, kind: str, source: str) -> bytes:
-        text = correct_text(self._text(kind, source))
+        text, counts, is_foreign = self._text(kind, source)
+        text = correct_text(text)
+        line = COUNTS_LINE + " ".join(map(str, sorted(counts))).encode() + b"\n" if counts else b""
         started_s = time.process_time()  # not the clock: the machine may be busy
         compiled: Any = self._compiler.compile_grammar(self._xgrammar.Grammar.from_ebnf(text))
         if not self._can_begin(compiled):
             raise CompileError("the grammar allows no text, not even an empty one")
+        if is_foreign:
+            self._check_masks(compiled)
         # The serialised form holds the whole automaton once for each rule: of twenty tools it would be 40 MB, which take ten
         # times as long to load as the text takes to compile.
         if kind == "composite" and time.process_time() - started_s <= MAX_RECOMPILE_S:
-            return text.encode()
-        return str(compiled.serialize_json()).encode()
+            return line + text.encode()
+        return line + str(compiled.serialize_json()).encode()
+
+    @staticmethod
+    def _check_masks(compiled: Any) -> None:
+        """What we write ourselves has cheap masks, other grammars need not: those would hold up everybody's steps."""
+        states: list[tuple[Any, dict[str, Any]]] = json.loads(compiled.serialize_json())["adaptive_token_mask_cache"]
+        most = max((len(state["uncertain_indices"]) for _, state in states), default=0)
+        if most > MAX_UNCERTAIN_TOKENS:
+            raise CompileError(
+                f"masks of this grammar would take too long: of {most} tokens only the parser can tell whether they fit. Mostly a bounded "
+                "repetition of many characters, as [^x]{1,100}, is the cause: use * or +, a regex, or a JSON schema with maxLength"
+            )
 
     def _can_begin(self, compiled: Any) -> bool:
         """Whether any token, or the end, may come first: of `root ::= root` nothing can."""
@@ -89,37 +114,47 @@ class Compiler:
             words[-1] &= (1 << size % 32) - 1  # bits behind the last token say nothing
         return any(words)
 
-    def _text(self, kind: str, source: str) -> str:
-        """A prepared constraint as the text of a grammar."""
+    def _text(self, kind: str, source: str, *, alone: bool = True) -> _Written:
+        """A prepared constraint as the text of a grammar, and the counts in it. `alone`: it is no part of a composite."""
         match kind:
             case "json_schema" | "open_json_schema":
                 try:
                     text = schema_grammar(json.loads(source), closed=kind == "json_schema")
                 except ConstraintError as error:
                     raise CompileError(str(error)) from error
-                return str(self._xgrammar.Grammar.from_ebnf(text))
+            case "regex":
+                try:
+                    text = expression_grammar(source, alone=alone)
+                except ConstraintError as error:
+                    raise CompileError(f"regex: {error}") from error
             case "ebnf":
-                return str(self._xgrammar.Grammar.from_ebnf(source))
+                return _Written(str(self._xgrammar.Grammar.from_ebnf(source)), frozenset(), is_foreign=True)
             case "composite":
-                whole = json.loads(source)
-                return join(whole["text"], [self._part(part) for part in whole["parts"]])
+                return self._joined(json.loads(source))
             case _:
                 raise CompileError(f"unknown kind of constraint {kind!r}")
+        line, _, rest = text.partition("\n")
+        counts = (
+            frozenset(map(int, line[len(COUNTS_LINE) :].split())) if line.startswith(COUNTS_LINE.decode()) else frozenset[int]()
+        )
+        return _Written(str(self._xgrammar.Grammar.from_ebnf(rest if counts else text)), counts)
 
-    def _part(self, part: dict[str, str]) -> tuple[str, bool]:
-        """A part's text, and whether it is a converted schema. Raises `CompileError` naming the part."""
+    def _joined(self, whole: dict[str, Any]) -> _Written:
+        parts = [(self._part(part), part["kind"].endswith("json_schema")) for part in whole["parts"]]
+        counts = frozenset[int]().union(*(part.counts for part, _ in parts))
+        if not counts:
+            text = join(whole["text"], [(part.text, is_schema) for part, is_schema in parts])
+            return _Written(text, counts, any(part.is_foreign for part, _ in parts))
+        # What has no counts of its own must not take marks for characters.
+        texts = [(part.text if part.counts else without_marks(part.text), is_schema) for part, is_schema in parts]
+        return _Written(join(without_marks(whole["text"]), texts), counts, any(part.is_foreign for part, _ in parts))
+
+    def _part(self, part: dict[str, str]) -> _Written:
+        """Raises `CompileError` naming the part."""
         try:
-            return self._text(part["kind"], part["source"]), part["kind"].endswith("json_schema")
+            return self._text(part["kind"], part["source"], alone=False)
         except (RuntimeError, ValueError) as error:
             raise CompileError(f"{part['label']}: {_message(error)}") from error
-
-
-def correct_text(grammar: str) -> str:
-    """A grammar's text such that reading it gives the grammar that was printed, and that no class has surrogates in it."""
-    grammar = _ESCAPE.sub(lambda found: rf"\u00{found[1]}" if found[1] else found[0], grammar)
-    return _LITERAL_OR_CLASS.sub(
-        lambda found: rf"[^\ud800-\udfff{found[0][2:]}" if found[0].startswith("[^") else found[0], grammar
-    )
 
 
 @contextmanager

@@ -40,7 +40,10 @@ def write_expression(node: Node, write_set: Callable[[CharSet], str]) -> str:
             return f"({' | '.join(write_expression(option, write_set) for option in options)})"
         case Repeat(inner, low, high):
             count = {(0, -1): "*", (1, -1): "+", (0, 1): "?"}.get((low, high)) or f"{{{low},{high if high >= 0 else ''}}}"
-            return f"({write_expression(inner, write_set)}){count}"
+            body = write_expression(inner, write_set)
+            # A class by itself is no rule of its own, which the compiler handles better.
+            is_class = isinstance(inner, Chars) and body.startswith("[") and count in ("*", "+", "?")
+            return f"{body}{count}" if is_class else f"({body}){count}"
         case Anchor():
             raise AssertionError("alternatives() leaves no anchor inside")
 

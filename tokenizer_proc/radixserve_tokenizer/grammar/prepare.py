@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from radixserve_tokenizer.grammar.composite import Composite
 from radixserve_tokenizer.grammar.errors import ConstraintError
 from radixserve_tokenizer.grammar.jsonobject import JSON_OBJECT_GRAMMAR
-from radixserve_tokenizer.grammar.patterns import literal_rule, output_rule
-from radixserve_tokenizer.grammar.regex import RegexError
+from radixserve_tokenizer.grammar.patterns import literal_rule
+from radixserve_tokenizer.grammar.regex import RegexError, alternatives, parse
 from radixserve_tokenizer.grammar.schema.source import parse_schema
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.protocol import Constraint
 
-PreparedKind: TypeAlias = Literal["json_schema", "open_json_schema", "ebnf", "composite"]
+PreparedKind: TypeAlias = Literal["json_schema", "open_json_schema", "regex", "ebnf", "composite"]
 
 #: Part of every key: raise it where the same source starts to compile to another grammar.
-_FORMAT = "2"
+_FORMAT = "3"
 MAX_EBNF_BYTES = 128 << 10
 #: Of all choices together, in UTF-8. Compiled, a byte takes up to 192: what is larger than this may be too large for the runtime.
 MAX_CHOICES_BYTES = 40 << 10
@@ -52,9 +52,11 @@ def prepare(constraint: Constraint | Composite) -> Prepared:
             return _prepared(constraint.kind, json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
         case "regex":
             try:
-                return _prepared("ebnf", f"root ::= {output_rule(constraint.source)}\n")
-            except RegexError as error:
+                alternatives(parse(constraint.source))
+                constraint.source.encode()
+            except (RegexError, UnicodeEncodeError) as error:
                 raise ConstraintError(f"regex: {error}") from error
+            return _prepared("regex", constraint.source)
         case "choice":
             return _prepared("ebnf", f"root ::= {' | '.join(map(literal_rule, _choices(constraint.source)))}\n")
         case "ebnf":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from radixserve_runtime.protocol import COUNTS_LINE
 from radixserve_tokenizer.grammar.errors import ConstraintError
 from radixserve_tokenizer.grammar.regex import RegexError
 from radixserve_tokenizer.grammar.schema import numerals, texts
@@ -19,7 +20,7 @@ MAX_TEXT = 512 << 10
 
 
 def schema_grammar(schema: Any, *, closed: bool = True) -> str:
-    """EBNF text with a rule `root`: JSON texts (spaced as Python's json spaces them) of values for which the schema holds.
+    """EBNF text with a rule `root`, and a line of the counts before it if there are any (`COUNTS_LINE`): JSON texts (spaced as Python's json spaces them) of values for which the schema holds.
 
     `closed`: see `Meaning`. With `closed` False the texts are those of all such values, as long as numbers take no more than
     18 digits before the point and 17 after it. Raises `ConstraintError`. It may take long: mind the time.
@@ -27,11 +28,15 @@ def schema_grammar(schema: Any, *, closed: bool = True) -> str:
     if schema is False:
         raise ConstraintError("the schema 'false' allows no value", "")
     document = Document(schema)
-    writer = Writer(Meaning(document, closed=closed))
+    meaning = Meaning(document, closed=closed)
     goal = ANYTHING if schema is True else frozenset({(document.root, True)})
     try:
         with at_most(MAX_STEPS):
+            writer = Writer(meaning)
             text = writer.grammar(goal)
+            counts = writer.strings.counts
+            if counts:
+                text = Writer(meaning, counts, shares=writer.shares).grammar(goal)
     except RecursionError as error:
         raise TooComplexError("it is nested too deep") from error
     except RegexError as error:
@@ -40,7 +45,7 @@ def schema_grammar(schema: Any, *, closed: bool = True) -> str:
         raise TooComplexError(f"its grammar has {len(text)} characters, more than {MAX_TEXT}")
     if text is None:
         raise ConstraintError("it allows no value", "")
-    return text
+    return f"{COUNTS_LINE.decode()}{' '.join(map(str, sorted(counts)))}\n{text}" if counts else text
 
 
 def forget() -> None:

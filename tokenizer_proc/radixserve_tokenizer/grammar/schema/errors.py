@@ -9,6 +9,7 @@ class TooComplexError(ConstraintError):
     """The set of values can be described, but not within bounds of time and memory."""
 
     def __init__(self, what: str, pointer: str = "") -> None:
+        self.what = what
         super().__init__(f"the schema is too complex to be enforced ({what}): simplify it", pointer)
 
 

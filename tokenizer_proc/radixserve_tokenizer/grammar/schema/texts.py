@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from radixserve_tokenizer.grammar import charset
+from radixserve_tokenizer.grammar.counts import WRITTEN, Counted, counted_part, is_long
 from radixserve_tokenizer.grammar.regex import Chars, Choice, Concat, Node, Repeat, alternatives, parse
 from radixserve_tokenizer.grammar.schema import automaton
 from radixserve_tokenizer.grammar.schema.errors import TooComplexError
@@ -71,7 +72,7 @@ class Texts:
         is_bounded = self.high is not None
         if len(self.patterns) == 1 and not (self.low or is_bounded or self.excluded):
             return not next(iter(self.patterns))[1] and self.automaton().is_empty
-        if not self.patterns and not (self.excluded and is_bounded):
+        if (not self.patterns and not (self.excluded and is_bounded)) or self.counted() is not None:
             return False
         return self.automaton().is_empty
 
@@ -88,6 +89,18 @@ class Texts:
         if self.low or self.high is not None:
             found &= _lengths(self.low, self.high)
         return found
+
+    def counted(self) -> Counted | None:
+        """Where all that is left is to count characters of one kind: which, and how many. A string that there is, then."""
+        if self.allowed is not None or self.excluded or len(self.patterns) > 1:
+            return None
+        if not self.patterns:
+            return Counted(charset.ANY, self.low, self.high) if self.high is not None or self.low > WRITTEN else None
+        ((pattern, wanted),) = self.patterns
+        if not wanted:
+            return None
+        node = pattern_node(pattern)
+        return counted_part(node, self.low, self.high) if is_long(node) or self.low or self.high is not None else None
 
     def node(self) -> Node | None:
         """An expression for the characters, written directly where that is possible; None: take the automaton."""

@@ -6,13 +6,15 @@ import json
 from typing import TYPE_CHECKING
 
 from radixserve_tokenizer.grammar.charset import CharSet
-from radixserve_tokenizer.grammar.patterns import inside_json_string, literal_rule, plain, write_expression
+from radixserve_tokenizer.grammar.patterns import literal_rule, plain, write_expression
 from radixserve_tokenizer.grammar.schema import automaton
 from radixserve_tokenizer.grammar.schema.numerals import MAX_FRACTION_DIGITS, MAX_WHOLE_DIGITS
 from radixserve_tokenizer.grammar.schema.rules import NEVER, NOTHING, Alt, Ref, Rep, Rules, Seq, Text
+from radixserve_tokenizer.grammar.schema.texts import Texts
 from radixserve_tokenizer.grammar.schema.values import ANYTHING, Values
 from radixserve_tokenizer.grammar.schema.write_arrays import array_text
 from radixserve_tokenizer.grammar.schema.write_objects import object_text
+from radixserve_tokenizer.grammar.schema.write_strings import Strings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,16 +23,10 @@ if TYPE_CHECKING:
     from radixserve_tokenizer.grammar.schema.denote import Meaning
     from radixserve_tokenizer.grammar.schema.numerals import Numbers
     from radixserve_tokenizer.grammar.schema.rules import Expr
-    from radixserve_tokenizer.grammar.schema.texts import Texts
     from radixserve_tokenizer.grammar.schema.values import Goal
 
 #: An automaton becomes one expression up to this size; a rule for each state beyond it.
 _MAX_EXPRESSION = 80
-QUOTE = Text('"\\""')
-#: So many characters of bounded strings, all different bounds of a schema together, have rules of their own: room and time grow with the square.
-MAX_CHAINED = 24
-_CHARACTER, _ESCAPE = r'[^"\\\x00-\x1f]', r'"\\" ["\\/bfnrt]'
-_STRING = Text(r'"\"" ([^"\\\x00-\x1f] | "\\" ["\\/bfnrt])* "\""')
 
 
 def _digits(low: int, high: int) -> str:
@@ -47,9 +43,9 @@ _NUMBER = Text(
 
 
 class Writer:
-    """Writes the rules of one schema."""
+    """Writes the rules of one schema. `counts` and `shares`: see `Strings`."""
 
-    def __init__(self, meaning: Meaning) -> None:
+    def __init__(self, meaning: Meaning, counts: frozenset[int] = frozenset(), *, shares: bool = False) -> None:
         self.meaning = meaning
         self.rules = Rules()
         self._of_goal: dict[Goal, Ref] = {}
@@ -57,7 +53,9 @@ class Writer:
         """Goals that come down to the same values are written once."""
         self._pending: list[Goal] = []
         self._shared: dict[str, Ref] = {}
-        self._chain_room = MAX_CHAINED
+        self.strings = Strings(self._once, self.language, counts, shares=shares)
+        self.shares = False
+        """Whether strings that are written differently may stand at one place."""
 
     def grammar(self, goal: Goal) -> str | None:
         """EBNF text with a rule `root`; None if no value fulfils the goal."""
@@ -83,9 +81,11 @@ class Writer:
         return found
 
     def _body(self, found: Values) -> Expr:
+        unions = (found.strings, found.objects, found.arrays)
+        self.shares |= any(len(one) > 1 for one in unions) or any(shape.contains for shape in found.arrays)
+        self.shares |= any(shape.witnesses for shape in found.objects)
         options: list[Expr] = []
-        if found.strings:
-            options += map(self.string, found.strings)
+        options += map(self.strings.value, found.strings)
         options += map(self._number, found.numbers)
         options += [Text(literal_rule(json.dumps(value))) for value in (True, False) if value in found.booleans]
         if found.null:
@@ -106,8 +106,8 @@ class Writer:
         if "any" in self._shared:
             return self._shared["any"]
         value = self._once("any", NEVER)
-        text, number = self._once("string", _STRING), self._once("number", _NUMBER)
-        member = Seq((text, Text('": "'), value))
+        text, number = self.strings.value(Texts()), self._once("number", _NUMBER)
+        member = Seq((self.strings.key(None), Text('": "'), value))
         sep = Text('", "')
         listed = Rep(Seq((value, Rep(Seq((sep, value))))), 0, 1)
         named = Rep(Seq((member, Rep(Seq((sep, member))))), 0, 1)
@@ -122,51 +122,17 @@ class Writer:
         )
         return value
 
-    # ---- strings and numbers ----------------------------------------------------------------------------------------
-
-    def string(self, texts: Texts) -> Expr:
-        """A JSON string. Raises `TooComplexError`."""
-        if texts.allowed is not None:
-            words = [json.dumps(word, ensure_ascii=False) for word in sorted(texts.allowed)]
-            return Alt(tuple(Text(literal_rule(word)) for word in words))
-        if not texts.excluded and not texts.patterns and not texts.low and texts.high is None:
-            return self._once("string", _STRING)
-        if not texts.excluded and not texts.patterns and texts.high is not None:
-            name = f"string_{texts.low}_{texts.high}"
-            if name in self._shared or texts.high <= self._chain_room:
-                return Seq((QUOTE, self._chain(name, texts.low, texts.high)))
-        node = texts.node()
-        if node is not None:
-            return Seq((QUOTE, Text(f"({write_expression(node, inside_json_string)})"), QUOTE))
-        return self.quoted(texts.automaton())
-
-    def _chain(self, name: str, low: int, high: int) -> Expr:
-        """So many characters and the quote at the end: a rule for each number of them.
-
-        A repetition would be shorter, but where it may end the compiler can't know beforehand which tokens fit: a mask would take 20 ms.
-        """
-        if name in self._shared:
-            return self._shared[name]
-        self._chain_room -= high
-        following: Expr = QUOTE
-        for count in reversed(range(high)):
-            options = (Seq((Text(_CHARACTER), following)), Seq((Text(_ESCAPE), following)))
-            body = Alt((*options, QUOTE) if count >= low else options)
-            following = self._once(name if count == 0 else f"{name}_{count}", body)
-        return following
-
-    def quoted(self, language: Automaton) -> Expr:
-        """A JSON string of a language."""
-        return Seq((QUOTE, self._language(language, inside_json_string), QUOTE))
+    # ---- numbers and languages --------------------------------------------------------------------------------------
 
     def _number(self, numbers: Numbers) -> Expr:
         if numbers.is_free:
             return self._once("number", _NUMBER)
         if numbers.is_plain_integer and not self.meaning.open_numbers:
             return self._once("integer", _INTEGER)
-        return self._language(numbers.automaton(open_form=self.meaning.open_numbers), plain)
+        return self.language(numbers.automaton(open_form=self.meaning.open_numbers), plain)
 
-    def _language(self, language: Automaton, write_set: Callable[[CharSet], str]) -> Expr:
+    def language(self, language: Automaton, write_set: Callable[[CharSet], str]) -> Expr:
+        """The words of an automaton, each character written by `write_set`."""
         if language.is_empty:
             return NEVER
         node = automaton.to_node(language, _MAX_EXPRESSION)

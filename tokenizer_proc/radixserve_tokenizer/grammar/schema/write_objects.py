@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
-from radixserve_tokenizer.grammar.patterns import literal_rule
 from radixserve_tokenizer.grammar.schema import automaton
 from radixserve_tokenizer.grammar.schema.errors import TooComplexError
 from radixserve_tokenizer.grammar.schema.rules import NEVER, NOTHING, Alt, Rep, Seq, Text
@@ -122,7 +120,7 @@ class _Members:
                 kept = _language(names) if language is None else language & _language(names)
             if kept is None or not kept.is_empty:
                 # No language: any name at all.
-                text = self._writer.string(Texts()) if kept is None else self._writer.quoted(kept)
+                text = self._writer.strings.key(kept)
                 options.append(Seq((text, Text('": "'), self._writer.value(goal | more))))
         # A rule of its own: it stands in several places.
         return self._writer.rules.new(Alt(tuple(options))) if options else NEVER
@@ -154,7 +152,7 @@ class _Members:
         index = state.index
         options: list[Expr] = []
         if self._goals[index] != NO_VALUE and self._has_room(state):
-            key = Text(literal_rule(f"{json.dumps(self._names[index], ensure_ascii=False)}: "))
+            key = self._writer.strings.declared_key(self._names[index])
             after = self._counted(replace(state, index=index + 1, started=True))
             options.append(Seq((*self._separator(state), key, self._writer.value(self._goals[index]), self._state(after))))
         if not self._required[index]:
