@@ -200,7 +200,9 @@ class Core:
 
     def _turn_away(self, client: Client) -> None:
         limit_s = self._config.client_timeout_s
-        text = f"this connection is not known: it was silent for {limit_s:g} s and its programs are gone (or it did not say Hello)"
+        text = (
+            f"this connection is not known: it was silent for {limit_s:g} s and its programs are gone (or it did not say Hello)"
+        )
         goodbye = wire.Goodbye(epoch=self.epoch, message=text)
         if goodbye not in client.events:
             client.events.append(goodbye)
