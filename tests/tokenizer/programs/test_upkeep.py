@@ -108,6 +108,19 @@ def test_long_conversations_keep_more_for_each_message(monkeypatch: pytest.Monke
     )
 
 
+def test_deep_branches_keep_more_than_shallow_ones() -> None:
+    """Each knows its way from the root: a chain of forks would take memory by the square of its length."""
+    it = World().send(wire.Open(program=1))
+    sizes: list[int] = []
+    for number in range(200):
+        before = kept(it)
+        it.send(wire.Fork(program=1, op=number, branch=number, first=number + 1, count=1))
+        sizes.append(kept(it) - before)
+    assert sizes[-1] >= sizes[0] + 199 * 8
+    it.send(wire.Drop(program=1, branches=tuple(range(1, 201))))
+    assert kept(it) < 200 * 1024
+
+
 def test_who_tries_again_and_again_does_not_run_out_of_room() -> None:
     it = World().send(wire.Open(program=1), append(0, "hello"))
     levels: list[int] = []

@@ -209,7 +209,7 @@ class Intake:
             branch = self._check(program, op)
             if isinstance(op, wire.Fork):
                 self._check_fork(program, op)
-            upkeep.take(program, op)
+            upkeep.take(branch, op)
             if isinstance(op, wire.Fork):
                 self._announce_children(program, branch, op)
             elif isinstance(op, wire.Gen):

@@ -26,6 +26,8 @@ PROGRAM_BYTES = 4096
 BRANCH_BYTES = 2048
 OP_BYTES = 512
 """Of each op for as long as its branch is there: to be able to come back to before it."""
+_STEP_BYTES = 16
+"""Of a branch, for each fork between it and the root."""
 _DROPPED_BYTES = 64
 _VARIABLE_BYTES = 256
 _ID_BYTES = 48
@@ -40,17 +42,17 @@ def opened(program: Program) -> None:
     _take(program, PROGRAM_BYTES + BRANCH_BYTES + getsizeof(program.owner.cache_salt))
 
 
-def take(program: Program, op: wire.Op) -> None:
+def take(branch: Branch, op: wire.Op) -> None:
     """Count an op that is to be queued, with the branches that it makes. Raises `OpError` beyond the tenant's bound."""
     num_bytes = _size(op)
     match op:
         case wire.Fork():
-            num_bytes += op.count * BRANCH_BYTES
+            num_bytes += op.count * _branch_size(len(branch.path) + 1)
         case wire.Gen() | wire.Select() | wire.Score():
             num_bytes += _VARIABLE_BYTES
         case _:
             pass
-    _take(program, num_bytes)
+    _take(branch.program, num_bytes)
 
 
 def settled(branch: Branch, op: wire.Op) -> None:
@@ -108,13 +110,17 @@ def restored(branch: Branch, num_bytes: int) -> None:
 
 def dropped(branch: Branch) -> None:
     """A branch is gone; its number is still known, and what it shares with its forks."""
-    _count(branch.program, -branch.num_kept_bytes - BRANCH_BYTES + _DROPPED_BYTES)
+    _count(branch.program, _DROPPED_BYTES - branch.num_kept_bytes - _branch_size(len(branch.path)))
     branch.num_kept_bytes = 0
 
 
 def ended(program: Program) -> None:
     """A program is gone."""
     _count(program, -program.num_kept_bytes)
+
+
+def _branch_size(depth: int) -> int:
+    return BRANCH_BYTES + _STEP_BYTES * depth
 
 
 def _ended(branch: Branch, op: wire.Op, kept: int) -> None:
