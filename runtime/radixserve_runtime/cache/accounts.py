@@ -67,6 +67,11 @@ class Account:
         return self.num_pages - self.num_locked
 
     @property
+    def num_in_use(self) -> int:
+        """Its pages that a sequence holds or a lease keeps."""
+        return self.num_locked + self.num_leased
+
+    @property
     def own_room(self) -> int:
         """Pages that it may still lock within its own limit."""
         return self.max_pages - self.num_locked
@@ -94,6 +99,10 @@ class Accounts:
         """Accounts that were parked and are over their reserved share now. The order of eviction takes them in again."""
         self.num_set_aside = 0
         """Pages promised to public prefixes, computed or not."""
+        self.num_busy = 0
+        """Owners with pages in use, counted by the pool."""
+        self.lessees: set[Account] = set()
+        """Owners with leased pages."""
         self._num_shielded = 0
         self._over: set[Account] = set()
         for share in shares:
@@ -138,6 +147,21 @@ class Accounts:
         self._over = {account for account in self._over if account.num_pages > account.max_pages}
         return sorted(self._over, key=lambda account: account.max_pages - account.num_pages)
 
+    def lease_share(self, account: Account) -> int:
+        """Pages that an owner may keep by leases while others want them: an equal part among the tenants with pages in use, and never less than its reserve."""
+        operator = self._by_owner.get(OPERATOR)
+        num_tenants = self.num_busy - bool(operator and operator.num_in_use)
+        return max(account.reserved_pages, min(account.max_pages, self._num_pages // max(1, num_tenants)))
+
+    def over_leased(self) -> Account | None:
+        """Of the owners that have more leased than their share, whoever is most over it."""
+        if self.num_busy < 2:
+            return None
+        first = max(
+            self.lessees, key=lambda account: (account.num_leased - self.lease_share(account), -account.index), default=None
+        )
+        return first if first is not None and first.num_leased > self.lease_share(first) else None
+
     def num_shielded(self, taker: Account) -> int:
         """Cached pages that are not `taker`'s to evict, as they are within others' reserved shares."""
         while self.changed:
@@ -165,5 +189,7 @@ class Accounts:
             assert account.num_pages == pages[account.index], f"pages of {account.owner} are off"
             assert account.num_locked == locks[account.index], f"locked pages of {account.owner} are off"
             assert account.num_leased == leases[account.index], f"leased pages of {account.owner} are off"
+        assert self.num_busy == sum(account.num_in_use > 0 for account in self.by_index), "owners with pages in use are off"
+        assert self.lessees == {account for account in self.by_index if account.num_leased}, "owners with leases are off"
         nobody = Account(-1, NOBODY, 0, 0)
         assert self.num_shielded(nobody) == sum(account.count_shielded() for account in self.by_index), "shielded pages are off"

@@ -26,7 +26,7 @@ def longest_leased(node: Node) -> tuple[float, ...]:
     By last use it would be the one that has waited longest, so the next to come back: with more leases than pages each
     would be lost just before it was of use.
     """
-    return (-min(lease.until_s for lease in node.leases or ()),)
+    return (-min(lease.back_s for lease in node.leases or ()),)
 
 
 class EvictionQueue:

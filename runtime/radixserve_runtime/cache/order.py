@@ -3,7 +3,9 @@
 Leaves under a lease go after all others, the longest leases first. Among either kind:
 
 1. who is over its own limit (`max_pages`) goes first, whoever is most over;
-2. then the least recently used leaf (or the longest leased one) of all who are over their reserved share, and of nobody more than is over it;
+2. then the least recently used leaf (or the longest leased one) of all who are over their reserved share, and of nobody more than is over it.
+   But while some owner keeps more by leases than its share of the pool (`Accounts.lease_share`), that one's leases go before other leases, and all that
+   it has goes before what those have who use pages now and have no more than half of theirs: leases squeeze nobody out of the pool;
 3. then whoever asks takes from itself, also within its reserved share. What others have reserved it never gets.
 
 The second is by use and not by size on purpose: without configured shares the pool is one cache, and where the most
@@ -119,18 +121,20 @@ class EvictionOrder:
             account = self._accounts.grown.pop()
             self._plain.take_in(account)
             self._leased.take_in(account)
+        hoarder = self._accounts.over_leased() if leased else None
         for kind in (self._plain, self._leased) if leased else (self._plain,):
-            found = self._pop_of_kind(kind, taker)
+            found = self._pop_of_kind(kind, taker, hoarder)
             if found is not None:
                 return found
         return None
 
-    @staticmethod
-    def _pop_of_kind(kind: _Kind, taker: Account | None) -> tuple[Node, int] | None:
+    def _pop_of_kind(self, kind: _Kind, taker: Account | None, hoarder: Account | None) -> tuple[Node, int] | None:
         account = kind.largest()
         allowance = account.num_pages - account.max_pages if account else 0
         if account is None:
             account = kind.first()
+            if hoarder is not None and (kind is self._leased or self._is_modest(account)):
+                return self._pop_of_hoarder(kind, hoarder)
             allowance = account.num_over_reserved if account else 0
         if account is None:
             account = taker or kind.any()
@@ -138,6 +142,18 @@ class EvictionOrder:
             allowance = max(1, account.num_pages) if account else 0
         node = kind.pop(account) if account else None
         return (node, allowance) if node else None
+
+    def _is_modest(self, account: Account | None) -> bool:
+        """Whether it uses pages, and has no more of them than half of its share."""
+        return account is not None and account.num_in_use > 0 and 2 * account.num_pages <= self._accounts.lease_share(account)
+
+    def _pop_of_hoarder(self, kind: _Kind, account: Account) -> tuple[Node, int] | None:
+        """What it has in the cache, then its leases, down to its share of these."""
+        node = kind.pop(account)
+        if node is None and kind is self._plain:
+            kind, node = self._leased, self._leased.pop(account)
+        over = account.num_leased - self._accounts.lease_share(account) if kind is self._leased else account.num_over_reserved
+        return (node, max(1, over)) if node else None
 
     def pop_own(self, account: Account) -> Node | None:
         """The leaf that an owner loses first for its own sake."""

@@ -52,6 +52,7 @@ class PagePool:
         self._leases = array("i", bytes(4 * num_pages))
         self._fill = array("i", bytes(4 * num_pages))
         self._num_locked = 0
+        self._num_leased = 0
         self.accounts = Accounts(num_pages, tuple(shares))
         self._owner = array("i", bytes(4 * num_pages))
         """Index of the account that a page is charged to."""
@@ -75,6 +76,11 @@ class PagePool:
     def num_available(self) -> int:
         """Free pages and those that eviction can free."""
         return self.num_pages - self._num_locked
+
+    @property
+    def num_leased(self) -> int:
+        """Cached pages on a leased path."""
+        return self._num_leased
 
     def pages_for(self, num_tokens: int) -> int:
         """Pages that hold `num_tokens` tokens."""
@@ -109,6 +115,8 @@ class PagePool:
             self._fill[page] = 0
             self._owner[page] = account.index
         self._num_locked += count
+        if not account.num_in_use:
+            self.accounts.num_busy += 1
         account.num_pages += count
         account.num_locked += count
         self._changed(account)
@@ -168,8 +176,11 @@ class PagePool:
             if locks[page] == 0:
                 self._num_locked += 1
                 account = accounts[self._owner[page]]
+                if leases[page]:
+                    self._count_leased(account, -1)
+                elif not account.num_in_use:
+                    self.accounts.num_busy += 1
                 account.num_locked += 1
-                account.num_leased -= leases[page] > 0
                 self._changed(account)
             locks[page] += 1
 
@@ -182,7 +193,10 @@ class PagePool:
                 self._num_locked -= 1
                 account = accounts[self._owner[page]]
                 account.num_locked -= 1
-                account.num_leased += leases[page] > 0
+                if leases[page]:
+                    self._count_leased(account, 1)
+                elif not account.num_in_use:
+                    self.accounts.num_busy -= 1
                 self._changed(account)
             assert locks[page] >= 0, f"page {page} unlocked twice"
 
@@ -192,7 +206,10 @@ class PagePool:
         for page in pages:
             leases[page] += 1
             if leases[page] == 1 and self._locks[page] == 0:
-                accounts[self._owner[page]].num_leased += 1
+                account = accounts[self._owner[page]]
+                if not account.num_in_use:
+                    self.accounts.num_busy += 1
+                self._count_leased(account, 1)
 
     def unlease(self, pages: Iterable[int]) -> None:
         """Undo one `lease`."""
@@ -200,8 +217,19 @@ class PagePool:
         for page in pages:
             leases[page] -= 1
             if leases[page] == 0 and self._locks[page] == 0:
-                accounts[self._owner[page]].num_leased -= 1
+                account = accounts[self._owner[page]]
+                self._count_leased(account, -1)
+                if not account.num_in_use:
+                    self.accounts.num_busy -= 1
             assert leases[page] >= 0, f"the lease of page {page} ended twice"
+
+    def _count_leased(self, account: Account, change: int) -> None:
+        self._num_leased += change
+        account.num_leased += change
+        if not account.num_leased:
+            self.accounts.lessees.discard(account)
+        elif change > 0:
+            self.accounts.lessees.add(account)
 
     def check(self) -> None:
         """Recount everything. For tests: O(pages)."""
@@ -213,6 +241,7 @@ class PagePool:
         assert self._num_locked == sum(1 for count in self._locks if count), "number of locked pages is off"
         assert min(self.num_free, self.num_cached, self.num_locked) >= 0
         assert self.num_free + self.num_cached + self.num_locked == self.num_pages
+        assert self._num_leased == sum(account.num_leased for account in self.accounts.by_index), "leased pages are off"
         self.accounts.check(
             (self._owner[page] for page in range(self.num_pages) if self._refs[page]),
             (self._owner[page] for page in range(self.num_pages) if self._locks[page]),

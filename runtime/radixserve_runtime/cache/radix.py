@@ -209,7 +209,7 @@ class RadixCache:
         return self._evict(self._pool.num_pages + 1, None, leased=False)
 
     def _free(self, leaf: Node, num_pages: int) -> int:
-        """Leases that end in the leaf are lost: the rest of their paths has nothing to wait for."""
+        """Leases that end in the leaf are lost."""
         self.leases.lose(leaf)
         return self._tree.shrink(leaf, num_pages)
 

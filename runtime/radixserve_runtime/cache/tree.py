@@ -170,7 +170,10 @@ class Tree:
         """Free up to `num_pages` pages from the end of an unlocked leaf; returns how many. The leaf goes when nothing is left."""
         freed = 0
         while leaf.pages and freed < num_pages:
-            freed += self._pool.drop((leaf.pages.pop(),))
+            page = (leaf.pages.pop(),)
+            if leaf.leased:
+                self._pool.unlease(page)
+            freed += self._pool.drop(page)
         if leaf.pages:
             new_end = (leaf.start // self._page_size + len(leaf.pages)) * self._page_size
             del leaf.tokens[new_end - leaf.start :]
@@ -182,6 +185,7 @@ class Tree:
     def _remove(self, leaf: Node) -> None:
         parent = leaf.parent
         assert parent is not None
+        self._hand_up_leases(leaf, parent)
         del parent.children[leaf.tokens[0]]
         leaf.parent = None
         self.num_nodes -= 1
@@ -191,6 +195,17 @@ class Tree:
             self.forget_if_empty(parent)
         elif parent.is_evictable:
             self._order.push(parent)
+
+    def _hand_up_leases(self, leaf: Node, parent: Node) -> None:
+        """A leaf goes: what is left of its leases' paths ends at its parent, or nowhere."""
+        leases, leaf.leases = leaf.leases or [], None
+        self.unlease(leaf, len(leases))
+        for lease in leases:
+            lease.node = None if isinstance(parent, Root) else parent
+        if leases and not isinstance(parent, Root):
+            parent.leases = [*(parent.leases or ()), *leases]
+            for _ in leases:
+                self.lease(parent)
 
     def forget_if_empty(self, root: Root) -> None:
         """Namespaces that hold nothing cost nothing."""

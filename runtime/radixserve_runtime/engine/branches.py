@@ -86,6 +86,9 @@ class BranchTable:
     def __len__(self) -> int:
         return len(self._logs)
 
+    def __contains__(self, branch_id: int) -> bool:
+        return branch_id in self._logs
+
     def apply(self, branch_id: int, base: Base) -> list[int]:
         """Bring a branch to `base` and return a copy of its ids; raises `MissingBaseError` and changes nothing if it can't."""
         log = self._bring(branch_id, base)

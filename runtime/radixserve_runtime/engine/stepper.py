@@ -97,6 +97,7 @@ class Stepper:
         collect_score(scoring, result, self._vocab_size())
         if result.chunk.completes:
             self._requests.finish_sequence(result.chunk.sequence)
+            self._tenancy.ended(scoring.message.branch_id, result.chunk.sequence, self._clock())
             scoring.unfinished -= 1
             if scoring.unfinished == 0:
                 self._finish_scoring(scoring)
@@ -173,6 +174,7 @@ class Stepper:
         sequence = generation.sequence
         self._tenancy.computed(generation.message.request_id, sequence)
         self._requests.finish_sequence(sequence)
+        self._tenancy.ended(generation.message.branch_id, sequence, self._clock())
         self._requests.forget(generation)
         self._emit(
             Finished(

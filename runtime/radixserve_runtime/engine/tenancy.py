@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from radixserve_runtime.scheduler.plan import StepPlan
     from radixserve_runtime.scheduler.sequence import Sequence
 
+#: For so long what a branch has just computed is kept for what its program does next, which is on its way or being thought of.
+GRACE_S = 0.25
+
 #: Under this name the operator's own work is charged. No tenant is called so.
 OPERATOR_NAME = "(operator)"
 
@@ -52,7 +55,7 @@ class Tenancy:
     @property
     def num_leases(self) -> int:
         """Branches under a lease."""
-        return len(self._cache.leases)
+        return self._cache.leases.num_told
 
     def lease(self, message: Lease, now_s: float) -> None:
         """Lease a branch; where its tokens or its time are not good, it is lost at once."""
@@ -67,12 +70,19 @@ class Tenancy:
             leases.release(message.branch_id)
             self._lost.append(message.branch_id)
             return
+        leases.release(_grace(message.branch_id))
         leases.take(message.branch_id, namespace(message.owner), token_ids, now_s + message.ttl_s)
 
     def release(self, branch_ids: Iterable[int]) -> None:
         """End leases; branches without one are passed over."""
         for branch_id in branch_ids:
             self._cache.leases.release(branch_id)
+            self._cache.leases.release(_grace(branch_id))
+
+    def ended(self, branch_id: int, sequence: Sequence, now_s: float) -> None:
+        """A sequence of a program's branch is complete. Its client has yet to hear of it: a step that is planned meanwhile keeps its context."""
+        if sequence.program and branch_id in self._branches:
+            self._cache.leases.take(_grace(branch_id), sequence.namespace, sequence.token_ids, now_s + GRACE_S)
 
     def take_lost(self, now_s: float) -> list[LeaseLost]:
         """Leases that eviction or time has ended since the last call."""
@@ -83,6 +93,7 @@ class Tenancy:
 
     def added(self, sequence: Sequence, branch_id: int) -> None:
         """A generation of a branch waits: the branch's lease goes on until it starts, and then its pages are locked."""
+        self._cache.leases.release(_grace(branch_id))  # the scheduler keeps what waits
         if branch_id in self._cache.leases:
             self._returning[sequence] = branch_id
 
@@ -158,6 +169,11 @@ class Tenancy:
     def num_public_pages(self) -> int:
         """Pages that the operator's prefixes hold."""
         return self._pool.accounts.get(OPERATOR).num_pages
+
+
+def _grace(branch_id: int) -> tuple[str, int]:
+    """Key of the lease that a branch has for a moment without having asked for it."""
+    return ("grace", branch_id)
 
 
 __all__ = ["OPERATOR_NAME", "BusyError", "PublicPrefixError", "Tenancy"]

@@ -45,6 +45,12 @@ class Tenant:
     num_waiting_uncached_tokens: int = 0
     """By what the cache had of each when it was last looked at."""
 
+    newcomer_s: float = -math.inf
+    """When a newcomer of it was admitted last (holding.py)."""
+    idle_s: float = 0.0
+    """For how long nothing ran since then while newcomers of it were held back."""
+    patience: float = 1.0
+    """Part of the whole for which its newcomers wait for programs that hold leases."""
     is_blocked: bool = False
     """Pages are what its waiting sequences wait for: it has no claim on others' slots."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from radixserve_runtime.cache.accounts import owner_of
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from radixserve_runtime.cache.pages import PagePool
     from radixserve_runtime.cache.radix import RadixCache
     from radixserve_runtime.scheduler.budget import StepBudget
+    from radixserve_runtime.scheduler.holding import Holding
     from radixserve_runtime.scheduler.kv import SequencePages
     from radixserve_runtime.scheduler.pressure import Pressure
     from radixserve_runtime.scheduler.sequence import Sequence
@@ -31,6 +33,8 @@ class KeptBack:
     total: int = 0
     by_owner: dict[Owner, int] = field(default_factory=dict["Owner", int])
     held: set[Owner] = field(default_factory=set["Owner"])
+    to_leases: set[Owner] = field(default_factory=set["Owner"])
+    """Owners whose newcomers wait for what is leased."""
 
     def add(self, sequence: Sequence, num_pages: int) -> None:
         """A sequence runs."""
@@ -41,6 +45,10 @@ class KeptBack:
     def holds(self, sequence: Sequence) -> bool:
         """Whether its tenant must wait for its own."""
         return owner_of(sequence.namespace) in self.held
+
+    def leaves_to_leases(self, sequence: Sequence) -> bool:
+        """Whether a newcomer of its tenant waits for leased pages: then no other of them goes before it."""
+        return owner_of(sequence.namespace) in self.to_leases
 
 
 class Admission:
@@ -53,17 +61,26 @@ class Admission:
         pool: PagePool,
         pages: SequencePages,
         pressure: Pressure,
+        holding: Holding,
         num_slots: int,
     ) -> None:
         self._state = state
+        self._holding = holding
         self._cache = cache
         self._pool = pool
         self._pages = pages
         self._pressure = pressure
         self._num_slots = num_slots
+        self._num_kept_back: int | None = None
+        """As it was when it was first asked for in this step."""
+
+    def look(self, now_s: float) -> None:
+        """A step is planned."""
+        self._holding.begin(now_s)
+        self._num_kept_back = None
 
     def kept_back(self) -> KeptBack:
-        """Pages for what those who run have yet to compute, and for some of their output."""
+        """Pages for what those who run have yet to compute, and for some of their output. O(running)."""
         kept_back = KeptBack()
         for sequence in self._state.running:
             kept_back.add(sequence, self._pressure.demand(sequence, len(sequence.pages)))
@@ -73,6 +90,18 @@ class Admission:
         """Whether there would be pages for it, as far as can be said without trying."""
         cached = self._pool.pages_for(self._state.tracked[sequence].num_cached_tokens)
         return not self._state.running or not self._lacks(sequence, self._pressure.demand(sequence, cached), self.kept_back())
+
+    def waits_for_leases(self, sequence: Sequence) -> bool:
+        """Whether it is its tenant's own leases that keep it waiting, as far as can be said without trying."""
+        num_cached_tokens = self._state.tracked[sequence].num_cached_tokens
+        num_leased = self._holding.num_leased(sequence, num_cached_tokens)
+        if not num_leased:
+            return False
+        demand = self._pressure.demand(sequence, self._pool.pages_for(num_cached_tokens))
+        if self._num_kept_back is None:
+            self._num_kept_back = self.kept_back().total
+        room = self._pool.shared_room(owner_of(sequence.namespace)) - self._num_kept_back
+        return demand + num_leased > room and self._holding.must_wait(sequence, num_cached_tokens)
 
     def begin(self, step: Step) -> AdmissionRound:
         """For one step."""
@@ -92,9 +121,14 @@ class Admission:
         """Whose turn the next admission of its tenant is, for being overdue."""
         return self._state.waiting.overdue(self._state.tracked[sequence], now_s)
 
-    def has_slot(self) -> bool:
-        """Whether one is free."""
-        return len(self._state.running) < self._num_slots
+    def is_newcomer(self, sequence: Sequence) -> bool:
+        """Whether it is to leave leased pages alone."""
+        return self._holding.num_leased(sequence, self._state.tracked[sequence].num_cached_tokens) > 0
+
+    @property
+    def num_free_slots(self) -> int:
+        """Sequences that could start."""
+        return self._num_slots - len(self._state.running)
 
     def start(self, step: Step, sequence: Sequence, budget: StepBudget, kept_back: KeptBack) -> int | None:
         """Give a sequence a slot and its first chunk; returns the pages it is expected to take, or None if it must wait.
@@ -107,6 +141,11 @@ class Admission:
         if not count:
             return None
         demand = self._pressure.demand(sequence, self._pool.pages_for(match.num_tokens))
+        num_leased = self._holding.num_leased(sequence, match.num_tokens)
+        takes_leased = num_leased > 0 and self._takes_more(sequence, demand + num_leased, kept_back)
+        if takes_leased and self._holding.must_wait(sequence, match.num_tokens):
+            kept_back.to_leases.add(owner_of(sequence.namespace))
+            return None
         # More seems available than will be when the matched pages are locked: this only spares the attempt.
         if not alone and self._lacks(sequence, demand, kept_back):
             tracked.tenant.is_blocked = True
@@ -122,7 +161,8 @@ class Admission:
         if not count:
             self._pages.detach(sequence, tracked.tokens)
             return None
-        self._admit(sequence, step.now_s)
+        self._admit(sequence, step.now_s, takes_leased)
+        self._holding.admitted(sequence, match.num_tokens, takes_leased)
         self._pressure.plan(step, sequence, count)
         budget.take(sequence.num_computed, count, priority_rank(sequence))
         return demand
@@ -132,12 +172,19 @@ class Admission:
         if self._pages.is_held_back(sequence, kept_back.by_owner.get(owner, 0) + demand):
             kept_back.held.add(owner)
             return True
-        return kept_back.total + demand > self._pool.shared_room(owner)
+        return self._takes_more(sequence, demand, kept_back)
 
-    def _admit(self, sequence: Sequence, now_s: float) -> None:
+    def _takes_more(self, sequence: Sequence, num_pages: int, kept_back: KeptBack) -> bool:
+        return kept_back.total + num_pages > self._pool.shared_room(owner_of(sequence.namespace))
+
+    def _admit(self, sequence: Sequence, now_s: float, takes_leased: bool) -> None:
         tracked = self._state.tracked[sequence]
         tracked.is_overdue |= self._state.waiting.queue_of(tracked).admits(
-            sequence, now_s, self._pages.lost(sequence, tracked.num_known_tokens, sequence.num_computed)
+            sequence,
+            now_s,
+            sequence.num_tokens - sequence.num_computed
+            if takes_leased
+            else self._pages.lost(sequence, tracked.num_known_tokens, sequence.num_computed),
         )
         if sequence.num_cached_tokens < 0:
             tracked.frontier = sequence.num_computed  # what the cache had is free
@@ -146,11 +193,17 @@ class Admission:
             self._state.counters.num_prompt_tokens += sequence.num_prompt_tokens
             self._state.counters.num_cached_tokens += sequence.num_cached_tokens
         self._state.start(sequence)
+        self._pages.fulfil(sequence)
 
     def leads(self, sequence: Sequence, leaders: Leaders) -> None:
         """It has started, and others may wait for what it goes on to compute."""
         if sequence.num_uncomputed > 1 + sequence.num_draft and self._cache.enabled:
-            leaders.add(sequence, self._state.tracked[sequence].tokens)
+            tracked = self._state.tracked[sequence]
+            leaders.add(sequence, tracked.tokens)
+            # Its program's other branches that wait for it would start now, but for what they share: that costs none its turn.
+            for other in list(islice(tracked.program.waiting, max(0, self.num_free_slots))):
+                if self.leader_of(other, leaders) is sequence:
+                    self._state.waiting.defer(other, self._state.tracked[other])
 
 
 class AdmissionRound:
@@ -167,10 +220,12 @@ class AdmissionRound:
 
     def offer(self, sequence: Sequence, budget: StepBudget) -> Sequence | None:
         """Start it, if it can; returns the running sequence that it waits for instead, if there is one."""
-        if self._is_over or self._kept_back.holds(sequence) or not self._admission.has_slot():
+        if self._is_over or self._kept_back.holds(sequence) or self._admission.num_free_slots <= 0:
             return None
         if self._admission.overdue(sequence, self._step.now_s) in self._deferred:
             return None  # nobody of its tenant takes the turn that is an overdue one's
+        if self._kept_back.leaves_to_leases(sequence) and self._admission.is_newcomer(sequence):
+            return None
         leader = self._admission.leader_of(sequence, self._leaders)
         if leader is not None:
             self._deferred.add(sequence)
@@ -178,8 +233,8 @@ class AdmissionRound:
         demand = self._admission.start(self._step, sequence, budget, self._kept_back)
         if demand is None:
             # The next in order may be smaller, but this one would be passed over for ever; unless it is its own tenant's
-            # limit that is in its way, and nobody else's.
-            self._is_over = not self._kept_back.holds(sequence)
+            # limit or leases that are in its way, and nobody else's.
+            self._is_over = not self._kept_back.holds(sequence) and not self._kept_back.leaves_to_leases(sequence)
         else:
             self._kept_back.add(sequence, demand)
             self._admission.leads(sequence, self._leaders)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -88,6 +89,11 @@ class SequencePages:
         """Whether its KV would stay in the tree for a good while if it were preempted now, as much else would be evicted before."""
         return self._cache.enabled and self._pool.num_available >= _PLENTY * self._pool.num_pages
 
+    @property
+    def are_promised(self) -> bool:
+        """Whether less than half of the pool is free, or cached and under no lease."""
+        return self._pool.num_leased > 0 and self._pool.num_available - self._pool.num_leased < _PLENTY * self._pool.num_pages
+
     def known(self, program: Program, tokens: TokenRun) -> int:
         """About how many tokens at the beginning of a new sequence its program had computed before, whether the cache still has them or not."""
         lengths = sorted(length for length in program.contexts if length <= len(tokens))
@@ -97,6 +103,15 @@ class SequencePages:
     def lost(self, sequence: Sequence, num_known_tokens: int, num_cached_tokens: int) -> int:
         """How many tokens of a waiting sequence were computed before and have to be computed again, as the cache has evicted them."""
         return max(0, min(num_known_tokens, match_limit(sequence)) - num_cached_tokens) if self._cache.enabled else 0
+
+    def promise(self, sequence: Sequence, tokens: TokenRun, num_known_tokens: int, now_s: float) -> None:
+        """A new sequence goes on with what its program has computed: what is cached of it is kept as if leased until it starts."""
+        if num_known_tokens and self._cache.enabled:
+            self._cache.leases.take(sequence, sequence.namespace, tokens[:num_known_tokens], math.inf, now_s)
+
+    def fulfil(self, sequence: Sequence) -> None:
+        """It starts, or it doesn't wait any more."""
+        self._cache.leases.release(sequence)
 
     def capacity_tokens(self, sequence: Sequence, tokens: TokenRun) -> int:
         """Most tokens that it could ever have KV for: what its tenant can have, and the public pages that it begins with."""

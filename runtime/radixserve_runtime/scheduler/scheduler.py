@@ -21,6 +21,7 @@ from radixserve_runtime.scheduler.batching import make_gate
 from radixserve_runtime.scheduler.budget import UNPROTECTED, StepBudget, step_budget
 from radixserve_runtime.scheduler.config import EmptySequenceError, SchedulerConfig, SequenceTooLongError
 from radixserve_runtime.scheduler.cost import CostModel, StepFeatures
+from radixserve_runtime.scheduler.holding import Holding
 from radixserve_runtime.scheduler.kv import SequencePages
 from radixserve_runtime.scheduler.ledger import Ledger
 from radixserve_runtime.scheduler.plan import StepPlan
@@ -66,12 +67,22 @@ class Scheduler:
         self._accounts = Accounts(config)
         self._state = SchedulerState(WaitingQueue(policy, self._accounts, config.ageing_s))
         self._ledger = Ledger(self._state, self._accounts, config.charge)
+        self._gate = make_gate(config)
         self._pages = SequencePages(cache, pool)
         self._pressure = Pressure(self._state, cache, pool, self._pages, self._ledger, config.growth_tokens)
-        self._admission = Admission(self._state, cache, pool, self._pages, self._pressure, config.num_slots)
+        self._holding = Holding(self._state, pool, self.cost, config, policy.switch_cost > 0 and self._gate.makes_way)
+        self._admission = Admission(self._state, cache, pool, self._pages, self._pressure, self._holding, config.num_slots)
         self._selection = Selection(self._state, policy, cache, self._pages, config)
-        self._yielding = Yielding(self._state, policy, self._selection, self._pressure, self._pages, self._admission.fits, config)
-        self._gate = make_gate(config)
+        self._yielding = Yielding(
+            self._state,
+            policy,
+            self._selection,
+            self._pressure,
+            self._pages,
+            self._admission.fits,
+            self._admission.waits_for_leases,
+            config,
+        )
         self._starved: Sequence | None = None
 
     # ---- state -----------------------------------------------------------------------------------------------
@@ -99,7 +110,10 @@ class Scheduler:
     @property
     def next_deadline_s(self) -> float | None:
         """When to call `schedule` again after it returned None, if nothing else happens. None: nothing waits for a time."""
-        return None if self._state.running else self._gate.deadline_s(self._state.waiting)
+        if self._state.running:
+            return None
+        held_s = self._holding.deadline_s
+        return self._gate.deadline_s(self._state.waiting) if held_s is None else held_s
 
     def tenant_stats(self) -> dict[str, TenantStats]:
         """Accounts of all tenants that are remembered, without `pages`. O(tenants), so not for every step."""
@@ -132,6 +146,7 @@ class Scheduler:
         tracked.num_known_tokens = self._pages.known(program, tokens)
         self._state.waiting.push(sequence, tracked)
         self._selection.look_up((sequence,))
+        self._pages.promise(sequence, tracked.tokens, tracked.num_known_tokens, now_s)
 
     def append_token(self, sequence: Sequence, token_id: int) -> None:
         """A token was drawn (or forced) for a running sequence."""
@@ -191,6 +206,7 @@ class Scheduler:
             self._pages.detach(sequence, tracked.tokens)
         else:
             self._state.waiting.remove(sequence, tracked)
+            self._pages.fulfil(sequence)
         del self._state.tracked[sequence]
         self._accounts.leave(tracked.tenant)
         self._accounts.leave_program(sequence, tracked.program)
@@ -228,6 +244,7 @@ class Scheduler:
         Its copies come with this plan alone: a step that fails is run again from its plan, not scheduled again.
         """
         step = Step(sorted(self._state.running, key=self._selection.entitlement), self._clock())
+        self._admission.look(step.now_s)
         candidates, favoured, ahead = self._candidates(step)
         self._help_starved(step)
         self._plan_decodes(step)
@@ -239,6 +256,7 @@ class Scheduler:
         budget = step_budget(self._config, self.cost, step.chunks, self._ranks(step, ahead), len(prefills) + num_startable)
         self._fill(step, prefills, candidates, favoured, budget)
         self._pressure.adapt(step.is_short_of_pages)
+        self._holding.end(bool(step.chunks))
         if not step.chunks:
             return None
         return StepPlan(tuple(step.chunks), tuple(step.copies), tuple(step.preempted))

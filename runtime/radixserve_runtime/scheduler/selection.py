@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
+from radixserve_runtime.scheduler.holding import WARM
 from radixserve_runtime.scheduler.kv import match_limit
 from radixserve_runtime.scheduler.policy import OVERDUE_RANK, OrderKey, priority_rank
 from radixserve_runtime.scheduler.sequence import Status
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from radixserve_runtime.scheduler.policy import Policy
     from radixserve_runtime.scheduler.sequence import Sequence
     from radixserve_runtime.scheduler.state import SchedulerState
-
-#: Where pages are scarce: part of a sequence's tokens that are in the cache if it counts as warm.
-_WARM = 0.5
 
 #: Second place of a key, after the class.
 _RUNS, _RESUMES, _NEW = -1.0, 0.0, 1.0
@@ -125,8 +123,8 @@ class Selection:
 
     def _base(self, sequence: Sequence, is_scarce: bool) -> OrderKey:
         tracked = self._state.tracked[sequence]
-        resumes = _RESUMES if sequence.num_preemptions else _NEW
-        is_cold = is_scarce and tracked.num_cached_tokens < _WARM * sequence.num_tokens
+        resumes = _RESUMES if sequence.num_preemptions or tracked.is_deferred else _NEW
+        is_cold = is_scarce and tracked.num_cached_tokens < WARM * sequence.num_tokens
         head, *rest = self._policy.key(
             priority_rank(sequence), tracked.program.level, tracked.num_cached_tokens, sequence.arrival_s
         )
@@ -135,7 +133,9 @@ class Selection:
     def _is_scarce(self, candidates: list[Sequence]) -> bool:
         """Whether the cache has lost contexts that are wanted: then what it still has goes first, and few programs are kept alive."""
         tracked = self._state.tracked
-        return self._policy.switch_cost > 0 and any(tracked[sequence].num_lost_tokens for sequence in candidates)
+        if not self._policy.switch_cost:
+            return False
+        return self._pages.are_promised or any(tracked[sequence].num_lost_tokens for sequence in candidates)
 
     def in_order(self, candidates: list[Sequence], now_s: float) -> list[Sequence]:
         """Waiting sequences, as things stand."""

@@ -37,6 +37,8 @@ class Tracked:
     """Tokens that were charged: what is computed again after a preemption isn't charged again."""
     start_frontier: int = 0
     """`frontier` when it was last admitted. Beyond it the sequence has got on since."""
+    is_deferred: bool = False
+    """It could have started, and waits for a prefix that another computes."""
     is_overdue: bool = False
     """It was admitted because it was overdue: it doesn't yield to a higher class any more."""
     last_chunk_s: float = 0.0

@@ -87,6 +87,13 @@ class TenantQueue:
             tracked.lane = (rank, level)
             self._lanes.setdefault(tracked.lane, OrderedDict())[sequence] = tracked
 
+    def advance(self, sequence: Sequence, tracked: Tracked) -> None:
+        """To the front of its class, behind those that are there."""
+        if tracked.lane[1] != _RESUMES:
+            self._leave(sequence, tracked)
+            tracked.lane = (priority_rank(sequence), _RESUMES)
+            self._lanes.setdefault(tracked.lane, OrderedDict())[sequence] = tracked
+
     def overdue(self, now_s: float) -> Sequence | None:
         """Whoever has been overdue for longest, if the tenant's next admission is for such a one."""
         if self._num_passed < OVERDUE_EVERY - 1 or self._num_given_tokens < self._paid_at:
@@ -130,7 +137,7 @@ class TenantQueue:
             self._num_passed += oldest is not None
             return False
         self._num_passed = 0
-        self._paid_at = self._num_given_tokens + OVERDUE_EVERY * num_lost_tokens
+        self._paid_at = max(self._paid_at, self._num_given_tokens) + OVERDUE_EVERY * num_lost_tokens
         return any(self._ages[: priority_rank(sequence)])
 
     @property
@@ -202,6 +209,11 @@ class WaitingQueue:
         self._size -= 1
         if not tracked.tenant.num_waiting:
             self._accounts.served(tracked.tenant)
+
+    def defer(self, sequence: Sequence, tracked: Tracked) -> None:
+        """It could start and waits for a prefix that another computes: then its turn has come, whatever its program attains meanwhile."""
+        tracked.is_deferred = True
+        self.queue_of(tracked).advance(sequence, tracked)
 
     def relevel(self, tenant: Tenant, program: Program) -> None:
         """A program has attained another level: those of it that wait change lanes."""

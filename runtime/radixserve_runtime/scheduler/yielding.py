@@ -42,6 +42,7 @@ class Yielding:
         pressure: Pressure,
         pages: SequencePages,
         fits: Callable[[Sequence], bool],
+        waits_for_leases: Callable[[Sequence], bool],
         config: SchedulerConfig,
     ) -> None:
         self._state = state
@@ -50,6 +51,7 @@ class Yielding:
         self._pressure = pressure
         self._pages = pages
         self._fits = fits
+        self._waits_for_leases = waits_for_leases
         self._prefill_charge = config.charge.prefill
         self._num_slots = config.num_slots
         self._max_batch_tokens = config.max_batch_tokens
@@ -76,8 +78,10 @@ class Yielding:
         return held
 
     def _least(self, candidates: list[Sequence]) -> float:
-        tracked = self._state.tracked
-        return min((self._selection.claim(one) for one in candidates if not tracked[one].tenant.is_blocked), default=math.inf)
+        return min((self._selection.claim(one) for one in candidates if self._has_claim(one)), default=math.inf)
+
+    def _has_claim(self, sequence: Sequence) -> bool:
+        return not (self._state.tracked[sequence].tenant.is_blocked or self._waits_for_leases(sequence))
 
     def _loss(self, victim: Sequence) -> float:
         """What its tenant's counter would have been charged for what has to be computed again, if it is preempted now.
@@ -97,6 +101,8 @@ class Yielding:
             tracked = self._state.tracked[sequence]
             if num_tokens <= 0:
                 break
+            if self._waits_for_leases(sequence):
+                continue
             num_tokens -= sequence.num_tokens - tracked.num_cached_tokens
             if free > 0:
                 free -= 1

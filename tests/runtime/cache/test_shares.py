@@ -8,7 +8,7 @@ from radixserve_runtime.cache.accounts import PUBLIC, PUBLIC_DRAFT, ShareError
 from radixserve_runtime.cache.check import check_cache
 from radixserve_runtime.cache.pages import PagePool
 from radixserve_runtime.cache.public import PublicPrefixes
-from radixserve_runtime.cache.radix import RadixCache
+from radixserve_runtime.cache.radix import Lock, RadixCache
 from radixserve_runtime.config import TenantShare
 
 A, B, C = ("tenant", "a"), ("tenant", "b"), ("tenant", "c")
@@ -27,6 +27,12 @@ def keep(cache: RadixCache, pool: PagePool, owner: tuple[str, str], tokens: list
     pages = pool.allocate(len(tokens), owner)
     cache.insert((owner,), tokens, pages)
     pool.release(pages)
+
+
+def use(cache: RadixCache, pool: PagePool, owner: tuple[str, str], tokens: list[int]) -> Lock:
+    """Cached and locked, as by a sequence."""
+    keep(cache, pool, owner, tokens)
+    return cache.lock(cache.match((owner,), tokens))
 
 
 def held(cache: RadixCache, owner: tuple[str, str], tokens: list[int]) -> int:
@@ -143,6 +149,85 @@ def test_a_broken_lease_is_used_up_before_another_is_broken() -> None:
     cache.evict(3)
     assert cache.leases.take_lost() == [1]
     assert held(cache, A, [2, 2, 2]) == 3
+
+
+def test_what_is_left_of_a_broken_lease_goes_after_all_that_is_under_none() -> None:
+    cache, pool = build()
+    keep(cache, pool, A, [1, 1, 1])
+    cache.leases.take(1, (A,), [1, 1, 1], 10.0)
+    keep(cache, pool, A, [2, 2, 2, 2, 2])
+    assert cache.evict(6) == 6
+    assert (held(cache, A, [1, 1, 1]), cache.leases.take_lost()) == (2, [1])
+    check_cache(cache, pool)
+    keep(cache, pool, B, [3, 3])
+    assert cache.evict(2) == 2
+    assert (held(cache, A, [1, 1, 1]), held(cache, B, [3, 3])) == (2, 0)
+    assert (pool.accounts.get(A).num_leased, cache.leases.num_told) == (2, 0)
+    assert not cache.leases.release(1)
+    assert pool.accounts.get(A).num_leased == 0
+    check_cache(cache, pool)
+
+
+def test_the_rest_of_a_broken_lease_is_handed_to_what_comes_before_it() -> None:
+    cache, pool = build()
+    keep(cache, pool, A, [1, 1])
+    keep(cache, pool, A, [1, 1, 5, 5])
+    for key, tokens in ((1, [1, 1]), (2, [1, 1, 5, 5])):
+        cache.leases.take(key, (A,), tokens, 10.0 + key)
+    assert cache.evict(2) == 2
+    check_cache(cache, pool)
+    assert cache.leases.take_lost() == [2]
+    assert held(cache, A, [1, 1]) == 2
+    cache.leases.expire(20.0)
+    assert cache.leases.take_lost() == [1]
+    assert (pool.accounts.get(A).num_leased, cache.evict(2)) == (0, 2)
+    check_cache(cache, pool)
+
+
+def test_leases_squeeze_nobody_out_of_the_pool() -> None:
+    """Who keeps more than an equal part by leases gives way to those who use pages and have less than half of theirs."""
+    cache, pool = build(16)
+    for key in range(8):
+        keep(cache, pool, A, [key, key])
+        cache.leases.take(key, (A,), [key, key], 3600.0 + key)
+    lock = use(cache, pool, B, [20])
+    keep(cache, pool, B, [21, 21])
+    keep(cache, pool, B, [22])
+    keep(cache, pool, B, [23])
+    assert pool.accounts.get(B).num_pages == 5
+    assert cache.leases.take_lost() == [7, 6, 5]
+    keep(cache, pool, B, [24])  # beyond half of an equal part its own goes first
+    assert pool.accounts.get(B).num_pages == 5
+    assert (held(cache, B, [21, 21]), held(cache, B, [22])) == (1, 1)
+    assert cache.leases.take_lost() == []
+    cache.unlock(lock)
+    check_cache(cache, pool)
+
+
+def test_who_leases_too_much_takes_from_itself() -> None:
+    cache, pool = build(16)
+    for key in range(6):
+        keep(cache, pool, A, [key, key])
+        cache.leases.take(key, (A,), [key, key], 3600.0 + key)
+    lock = use(cache, pool, B, [20, 20])
+    keep(cache, pool, B, [21, 21])
+    keep(cache, pool, A, [30, 30])
+    assert held(cache, B, [21, 21]) == 2
+    assert cache.leases.take_lost() == [5]
+    cache.unlock(lock)
+    check_cache(cache, pool)
+
+
+def test_alone_a_tenant_may_lease_all_there_is() -> None:
+    cache, pool = build()
+    for key in range(4):
+        keep(cache, pool, A, [key, key])
+        cache.leases.take(key, (A,), [key, key], 3600.0)
+    keep(cache, pool, C, [9])  # has pages and uses none
+    assert (pool.accounts.get(A).num_leased, cache.leases.take_lost()) == (7, [0])
+    keep(cache, pool, C, [8])
+    assert cache.leases.take_lost() == []
+    assert held(cache, C, [9]) == 0
 
 
 def test_a_released_lease_goes_by_its_last_use() -> None:

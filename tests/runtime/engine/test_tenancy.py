@@ -378,3 +378,32 @@ def test_a_tenant_at_its_maximum_does_not_stop_the_background_of_others(make: Ma
     finished = driver.answers[beside].finished
     assert finished is not None
     assert finished.usage.num_preemptions == 0
+
+
+def test_what_has_just_been_computed_outlives_the_step_in_which_its_program_makes_up_its_mind(make: MakeDriver) -> None:
+    driver = make(kv_tokens=512)
+    now = [100.0]
+    driver.core._clock = driver.core._stepper._clock = lambda: now[0]
+    owner = Owner(tenant="a", program=7)
+    log = prompt(200, 1)
+    log += driver.generate(log, owner=owner, branch=501).token_ids
+    driver.generate(prompt(200, 2), owner=B, max_tokens=4)
+    assert driver.core.stats().num_leases == 0
+    running = driver.submit(prompt(250, 3), owner=B, max_tokens=4)  # needs more than what is not the program's
+    driver.run()
+    assert driver.answers[running].finished is not None
+    assert driver.core._cache.match((("tenant", "a"),), log).num_tokens >= 215
+    now[0] += 1.0
+    driver.step()
+    driver.generate(prompt(250, 4), owner=B, max_tokens=4)
+    driver.generate(prompt(250, 5), owner=B, max_tokens=4)
+    assert driver.core._cache.match((("tenant", "a"),), log).num_tokens < 215
+    assert lost(driver) == []
+
+
+def test_a_program_that_has_ended_is_not_waited_for(make: MakeDriver) -> None:
+    driver = make(kv_tokens=512)
+    driver.generate(prompt(200, 1), owner=Owner(tenant="a", program=7), branch=501)
+    assert driver.core._pool.num_leased > 0
+    driver.core.handle(Drop(branch_ids=(501,)))
+    assert driver.core._pool.num_leased == 0

@@ -1,0 +1,114 @@
+"""Newcomers wait while what they would need is promised to programs of their own tenant that are coming back.
+
+A lease is a promise to come back. Let in meanwhile, a newcomer would break it, pause in its turn, and find its own context gone:
+where contexts don't all fit, programs are to be kept alive few at a time and to end, or all of them compute all of theirs again
+at every turn. So a newcomer of a tenant leaves that tenant's leased pages alone and waits, and what is warm goes before it.
+
+Only for so long as the promises are worth it. The tenant's patience is
+
+- while anything runs: the ageing time since its last newcomer was admitted, and not less than four times what the prefill of this
+  one takes, so that no more than a quarter of the work is what breaking leases costs;
+- while nothing runs: as long as that prefill takes, all times together since its last newcomer was admitted, as then waiting costs
+  what breaking a lease does.
+
+It is halved when it was in vain, and whole again when somebody has come back: leases that nobody comes back to hold up the first
+few. Whoever is overdue and has the turn doesn't wait, and neither does the interactive class. Who waits so has no claim on others' slots. Other tenants' leases hold
+nobody back: what a tenant is kept from, it has promised itself.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from radixserve_runtime.cache.accounts import owner_of
+from radixserve_runtime.scheduler.policy import priority_rank
+from radixserve_runtime.scheduler.waiting import OVERDUE_EVERY
+
+if TYPE_CHECKING:
+    from radixserve_runtime.cache.pages import PagePool
+    from radixserve_runtime.scheduler.accounts import Tenant
+    from radixserve_runtime.scheduler.config import SchedulerConfig
+    from radixserve_runtime.scheduler.cost import CostModel
+    from radixserve_runtime.scheduler.sequence import Sequence
+    from radixserve_runtime.scheduler.state import SchedulerState
+
+#: Part of what its program had computed (or, without any, of its prompt) that a sequence finds in the cache if it is warm.
+WARM = 0.5
+
+#: Patience after it was in vain, as a part of what it was.
+_LESS = 0.5
+
+
+class Holding:
+    """Says how many leased pages a waiting sequence is to leave alone."""
+
+    def __init__(self, state: SchedulerState, pool: PagePool, cost: CostModel, config: SchedulerConfig, is_on: bool) -> None:
+        self._state = state
+        self._pool = pool
+        self._cost = cost
+        self._ageing_s = config.ageing_s
+        self._is_on = is_on
+        self._now_s = 0.0
+        self._is_idle = False
+        """Whether the last step was empty."""
+        self._held: set[Tenant] = set()
+        """Tenants that held newcomers back in the last step."""
+        self._until_s = math.inf
+        """When the patience of the first of them ends, if nothing runs until then."""
+
+    def begin(self, now_s: float) -> None:
+        """A step is planned."""
+        if self._is_idle:
+            for tenant in self._held:
+                tenant.idle_s += max(0.0, min(now_s, self._until_s) - self._now_s)
+        self._now_s = now_s
+        self._until_s = math.inf
+        self._held.clear()
+
+    def end(self, has_chunks: bool) -> None:
+        """It is planned."""
+        self._is_idle = not has_chunks
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When somebody who was held back may start though nothing else happens; None: nobody was."""
+        return self._until_s if self._until_s < math.inf else None
+
+    def num_leased(self, sequence: Sequence, num_cached_tokens: int) -> int:
+        """Pages that a waiting sequence is to leave alone if it can: its tenant's leased ones, if it is a newcomer."""
+        num_leased = self._pool.accounts.get(owner_of(sequence.namespace)).num_leased
+        return num_leased if num_leased and self._is_on and self._is_newcomer(sequence, num_cached_tokens) else 0
+
+    def must_wait(self, sequence: Sequence, num_cached_tokens: int) -> bool:
+        """Whether a newcomer that can't do without leased pages is to wait."""
+        tracked = self._state.tracked[sequence]
+        until_s = self._patient_until_s(sequence, num_cached_tokens)
+        if until_s <= self._now_s or self._state.waiting.overdue(tracked, self._now_s) is sequence:
+            return False
+        self._until_s = min(self._until_s, until_s)
+        self._held.add(tracked.tenant)
+        return True
+
+    def _patient_until_s(self, sequence: Sequence, num_cached_tokens: int) -> float:
+        tracked = self._state.tracked[sequence]
+        tenant, count = tracked.tenant, sequence.num_tokens - num_cached_tokens
+        prefill_s = self._cost.prefill_cost(num_cached_tokens, count)
+        until_s = max(tenant.newcomer_s, tracked.since_s) + tenant.patience * max(self._ageing_s, OVERDUE_EVERY * prefill_s)
+        if self._state.running:
+            return until_s
+        return min(until_s, self._now_s + max(0.0, tenant.patience * prefill_s - tenant.idle_s))
+
+    def admitted(self, sequence: Sequence, num_cached_tokens: int, took_leased: bool) -> None:
+        """It has a slot; `took_leased`: though it can't do without leased pages that it was to leave alone."""
+        tenant = self._state.tracked[sequence].tenant
+        if not self._is_newcomer(sequence, num_cached_tokens):
+            tenant.patience = 1.0
+            return
+        tenant.newcomer_s, tenant.idle_s = self._now_s, 0.0
+        if took_leased:
+            tenant.patience *= _LESS
+
+    def _is_newcomer(self, sequence: Sequence, num_cached_tokens: int) -> bool:
+        known = self._state.tracked[sequence].num_known_tokens or sequence.num_tokens
+        return not sequence.num_preemptions and priority_rank(sequence) > 0 and num_cached_tokens < WARM * known
