@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from radixserve.http.auth import api_key
 from radixserve.http.errors import ApiError
+from radixserve.http.openapi import KEY
 from radixserve.http.responses import ErrorAnswer
 from radixserve.http.state import state_of
 from radixserve.http.tenant_stats import ANONYMOUS
@@ -50,7 +51,7 @@ class UsageList(BaseModel):
     summary="What tenants have used",
     response_model=UsageList,
     responses={401: {"model": ErrorAnswer}, 503: {"model": ErrorAnswer}},
-    openapi_extra={"security": [{}, {"bearer": []}]},
+    openapi_extra={"security": KEY},
 )
 async def usage(request: Request) -> UsageList:
     """The caller's own account; for an admin's key every tenant's. Sums since the account began, which survive restarts."""

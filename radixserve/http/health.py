@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from radixserve import __version__
 from radixserve.http.accounts import accounts_for_metrics
 from radixserve.http.auth import api_key
 from radixserve.http.errors import ApiError
+from radixserve.http.openapi import KEY, ref
 from radixserve.http.state import state_of
 
 if TYPE_CHECKING:
@@ -21,13 +23,16 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["server"])
 
 _HEALTHY = "ok"
+_REPORT: dict[str, Any] = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
 
 
 @router.get(
     "/health",
     summary="Is the engine making progress?",
-    response_description="It answers, and its loop moves.",
-    responses={503: {"description": "Loading, stuck, or down; `status` says which."}},
+    responses={
+        status: {"description": text, "content": {"application/json": {"schema": _REPORT}}}
+        for status, text in ((200, "It answers, and its loop moves."), (503, "Loading, stuck, or down; `status` says which."))
+    },
 )
 async def health(request: Request) -> Response:
     """200 when the engine answers and its loop moves; 503 while it loads, is stuck, or is down. The body's `status` says which."""
@@ -48,7 +53,9 @@ async def health(request: Request) -> Response:
     "/metrics",
     summary="Prometheus metrics",
     response_description="Prometheus' text format.",
-    openapi_extra={"security": [{}, {"bearer": []}]},
+    response_class=PlainTextResponse,
+    responses={401: {"description": "The key is unknown.", "content": {"application/json": {"schema": ref("ErrorAnswer")}}}},
+    openapi_extra={"security": KEY},
 )
 async def metrics(request: Request) -> Response:
     """Prometheus' text format. When the engine does not answer, `radixserve:up` is 0 and its own families are missing.
@@ -56,7 +63,8 @@ async def metrics(request: Request) -> Response:
     No key is needed; families with the label `tenant` show the tenants whose accounts the key may see (all for an admin's).
     """
     state = state_of(request)
-    stats, accounts = await asyncio.gather(_stats(state), accounts_for_metrics(state, api_key(request)))
+    key = api_key(request)
+    stats, accounts = await asyncio.gather(_stats(state), accounts_for_metrics(state, key))
     return Response(state.metrics.exposition(stats, accounts), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Depends, Request
 
 from radixserve.http.accounts import require_key
+from radixserve.http.openapi import KEY
 from radixserve.http.responses import ErrorAnswer, ModelList, ModelObject
 from radixserve.http.state import state_of
 
@@ -33,7 +34,11 @@ def _model(state: ServerState, name: str) -> dict[str, Any]:
 
 
 @router.get(
-    "", summary="List the models", response_model=ModelList, responses={401: {"model": ErrorAnswer}, 503: {"model": ErrorAnswer}}
+    "",
+    summary="List the models",
+    response_model=ModelList,
+    responses={401: {"model": ErrorAnswer}, 503: {"model": ErrorAnswer}},
+    openapi_extra={"security": KEY},
 )
 async def list_models(request: Request) -> dict[str, Any]:
     """Every name that is served; all are the same model."""
@@ -46,6 +51,7 @@ async def list_models(request: Request) -> dict[str, Any]:
     summary="One model",
     response_model=ModelObject,
     responses={401: {"model": ErrorAnswer}, 404: {"model": ErrorAnswer}, 503: {"model": ErrorAnswer}},
+    openapi_extra={"security": KEY},
 )
 async def get_model(request: Request, name: str) -> dict[str, Any]:
     """One model by name; 404 for any other."""

@@ -30,6 +30,7 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
     """A last chunk with the usage and no choices."""
     continuous_usage_stats: Literal[False] | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class SamplingRequest(BaseModel):
@@ -98,9 +99,8 @@ class SamplingRequest(BaseModel):
         try:
             return StreamOptions.model_validate(self.stream_options)
         except ValidationError as error:
-            raise BadRequestError(
-                f"'stream_options': {error.errors()[0]['msg']}.", param="stream_options", code="invalid_value"
-            ) from error
+            path = ".".join(["stream_options", *map(str, error.errors()[0]["loc"])])
+            raise BadRequestError(f"'{path}': {error.errors()[0]['msg']}.", param=path, code="invalid_value") from error
 
     def effective_priority(self) -> Priority:
         """The class to open the program with."""

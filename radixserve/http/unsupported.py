@@ -7,15 +7,18 @@ what a right answer is.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from radixserve.http.errors import BadRequestError
 from radixserve.http.fields import show
+from radixserve.http.tools import as_object
 
 Api: TypeAlias = Literal["chat", "completions", "responses", "messages"]
 
 _FALSE = (None, False)
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")
+_EFFORT = "how much the model reasons can't be set"
+_VERBOSITY = "the model knows no verbosity"
 
 _COMMON: dict[str, tuple[tuple[Any, ...], str]] = {
     "use_beam_search": (_FALSE, "beam search is not supported"),
@@ -36,12 +39,21 @@ _COMMON: dict[str, tuple[tuple[Any, ...], str]] = {
     "kv_transfer_params": ((None,), "this server does not move KV between machines"),
 }
 
+#: What chat says otherwise, or alone.
+_CHATS_OWN: dict[str, tuple[tuple[Any, ...], str]] = {
+    "modalities": ((None, ["text"]), "the model writes text only"),
+    "audio": ((None,), "the model writes text only"),
+    "web_search_options": ((None,), "there is no web search"),
+    "functions": (_EMPTY, "it belongs to /v1/chat/completions"),
+    "function_call": ((None, "none", "auto"), "it belongs to /v1/chat/completions"),
+}
+
 _CHAT: dict[str, tuple[tuple[Any, ...], str]] = {
     "modalities": ((None, ["text"]), "the model writes text only"),
     "audio": ((None,), "the model writes text only"),
     "web_search_options": ((None,), "there is no web search"),
-    "reasoning_effort": ((None, "none"), "the model does not reason in a separate block"),
-    "verbosity": ((None, "medium"), "the model knows no verbosity"),
+    "reasoning_effort": ((None, "none"), _EFFORT),
+    "verbosity": ((None, "medium"), _VERBOSITY),
     "echo": (_FALSE, "it belongs to /v1/completions"),
     "best_of": ((None,), "it belongs to /v1/completions"),
     "add_generation_prompt": ((None, True), "an assistant turn is always opened"),
@@ -53,6 +65,14 @@ _CHAT: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 _COMPLETION: dict[str, tuple[tuple[Any, ...], str]] = {
+    **_CHATS_OWN,
+    "messages": (_EMPTY, "it belongs to /v1/chat/completions; send 'prompt'"),
+    "tools": (_EMPTY, "it belongs to /v1/chat/completions"),
+    "tool_choice": ((None, "none", "auto"), "it belongs to /v1/chat/completions"),
+    "max_completion_tokens": ((None,), "use 'max_tokens'"),
+    "top_logprobs": ((None,), "use 'logprobs', the number of alternatives"),
+    "reasoning_effort": ((None, "none"), _EFFORT),
+    "verbosity": ((None, "medium"), _VERBOSITY),
     "suffix": ((None, ""), "the model can't fill in the middle"),
     "add_special_tokens": ((None, True), "send token ids to have full control of them"),
 }
@@ -60,7 +80,13 @@ _COMPLETION: dict[str, tuple[tuple[Any, ...], str]] = {
 
 _RESPONSES: dict[str, tuple[tuple[Any, ...], str]] = {
     "n": ((None, 1), "a response has one answer"),
+    **_CHATS_OWN,
+    "messages": (_EMPTY, "use 'input'"),
     "max_tokens": ((None,), "use 'max_output_tokens'"),
+    "max_completion_tokens": ((None,), "use 'max_output_tokens'"),
+    "logprobs": (_FALSE, "use 'top_logprobs'"),
+    "reasoning_effort": ((None, "none"), _EFFORT),
+    "verbosity": ((None, "medium"), _VERBOSITY),
     "response_format": ((None,), "use 'text.format'"),
     "background": (_FALSE, "a response is answered at once; stream it instead"),
     "conversation": ((None,), "use 'previous_response_id'"),
@@ -71,6 +97,12 @@ _RESPONSES: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 _MESSAGES: dict[str, tuple[tuple[Any, ...], str]] = {
     "n": ((None, 1), "a message has one answer"),
+    **_CHATS_OWN,
+    "max_completion_tokens": ((None,), "use 'max_tokens'"),
+    "logprobs": (_FALSE, "log-probabilities are not part of this answer"),
+    "top_logprobs": ((None,), "log-probabilities are not part of this answer"),
+    "reasoning_effort": ((None, "none"), _EFFORT),
+    "verbosity": ((None, "medium"), _VERBOSITY),
     "stop": (_EMPTY, "use 'stop_sequences'"),
     "response_format": ((None,), "use 'output_config.format'"),
     "container": ((None,), "there are no containers"),
@@ -82,11 +114,12 @@ _INNER: dict[str, tuple[tuple[str, str, tuple[Any, ...], str], ...]] = {
     "chat": (),
     "completions": (),
     "responses": (
-        ("reasoning", "effort", (None, "none"), "how much the model reasons can't be set"),
+        ("reasoning", "effort", (None, "none"), _EFFORT),
         ("reasoning", "summary", (None, "auto"), "reasoning is given in full"),
-        ("text", "verbosity", (None, "medium"), "the model knows no verbosity"),
+        ("reasoning", "generate_summary", (None, "auto"), "reasoning is given in full"),
+        ("text", "verbosity", (None, "medium"), _VERBOSITY),
     ),
-    "messages": (("output_config", "effort", (None,), "how much the model reasons can't be set"),),
+    "messages": (("output_config", "effort", (None,), _EFFORT),),
 }
 
 _TABLES = {"chat": _CHAT, "completions": _COMPLETION, "responses": _RESPONSES, "messages": _MESSAGES}
@@ -99,8 +132,8 @@ def refuse_unsupported(body: dict[str, Any], *, api: Api) -> None:
             _refuse(name, body.get(name), harmless, why)
     for outer, name, harmless, why in _INNER[api]:
         holder = body.get(outer)
-        if isinstance(holder, dict):
-            _refuse(f"{outer}.{name}", cast("dict[str, Any]", holder).get(name), harmless, why)
+        if holder is not None:
+            _refuse(f"{outer}.{name}", as_object(holder, outer).get(name), harmless, why)
 
 
 def _refuse(name: str, value: Any, harmless: tuple[Any, ...], why: str) -> None:

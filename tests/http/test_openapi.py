@@ -7,8 +7,12 @@ import json
 import jsonschema
 import pytest
 
+from radixserve.http import accounts, chat, completions, health, models_route, tokenize_route
+from radixserve.http.messages_api import route as messages_route
+from radixserve.http.responses_api import route as responses_route
+from radixserve_lang.errors import QueryFailedError
 from radixserve_tokenizer.protocol import ToolCall
-from tests.http.fake_engine import Script, scripted
+from tests.http.fake_engine import Script, refusing, scripted
 from tests.http.harness import CHAT, MESSAGES, RESPONSES, TEXT, events
 from tests.http.test_client_payloads import SHAPES
 
@@ -102,3 +106,83 @@ def test_answers_are_as_described(document, api, fake, name):
 def test_no_generated_validation_answer(document):
     """FastAPI's own 422 is never sent, so it isn't promised."""
     assert "HTTPValidationError" not in json.dumps(document)
+
+
+def test_every_route_is_described(document):
+    described = {(path, method) for path, operations in document["paths"].items() for method in operations}
+    routers = [
+        module.router
+        for module in (chat, completions, responses_route, messages_route, tokenize_route, models_route, accounts, health)
+    ]
+    served = {
+        (route.path.replace("{name:path}", "{name}"), method.lower())
+        for router in routers
+        for route in router.routes
+        for method in route.methods
+    }
+    assert served - {("/", "get")} == described
+
+
+def operations(document):
+    return [(path, method, one) for path, found in document["paths"].items() for method, one in found.items()]
+
+
+def call(api, path, method, **headers):
+    path = path.replace("{name}", "tiny").replace("{response_id}", "resp_x")
+    return api(path, method=method.upper(), **headers) if method != "post" else api(path, raw=b"{}", **headers)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({}, None), ({"x_big": "x" * 40_000}, 431), ({"content_type": "text/plain"}, 415), ({"authorization": "Basic x"}, 401)],
+)
+def test_errors_are_as_described(document, api, fake, headers, status):
+    """Whatever goes wrong has a status and a body that the document knows, at each operation."""
+    fake.answers["stats"] = fake.answers["health"] = {}
+    for path, method, operation in operations(document):
+        answer = call(api, path, method, **headers)
+        described = operation["responses"].get(str(answer.status_code))
+        assert described is not None, (path, method, answer.status_code)
+        kind = answer.headers["content-type"].split(";")[0]
+        assert kind in described["content"], (path, method, answer.status_code, kind)
+        if kind == "application/json":
+            resolver(document, described["content"][kind]["schema"]).validate(answer.json())
+        if (
+            status == 431
+            or (status == 415 and method == "post")
+            or (status == 401 and "security" in operation and method != "post")
+        ):
+            assert answer.status_code == status
+
+
+def test_operations_that_need_a_key_say_so(document, api, fake):
+    fake.answers["tenant"] = fake.answers["usage"] = QueryFailedError(401, "no such key")
+    fake.answers["stats"] = fake.answers["health"] = {}
+    fake.handler = refusing(401, "invalid_api_key", "no such key")
+    bodies = {
+        CHAT: {"messages": HI},
+        TEXT: {"prompt": "x"},
+        RESPONSES: {"input": "x"},
+        MESSAGES: {"messages": HI, "max_tokens": 5},
+        f"{MESSAGES}/count_tokens": {"messages": HI},
+        "/tokenize": {"prompt": "x"},
+        "/detokenize": {"tokens": [1]},
+    }
+    for path, method, operation in operations(document):
+        answer = api(path, bodies[path]) if method == "post" else call(api, path, method, x_api_key="wrong")
+        assert (answer.status_code == 401) == ("security" in operation), (path, method, answer.status_code)
+        if answer.status_code == 401:
+            assert {"x-api-key": []} in operation["security"]
+
+
+def test_streams_have_the_type_that_is_described(document, api, fake):
+    for path, body in (
+        (CHAT, {"messages": HI}),
+        (TEXT, {"prompt": "x"}),
+        (RESPONSES, {"input": "x"}),
+        (MESSAGES, {"messages": HI, "max_tokens": 5}),
+    ):
+        for stream, kind in ((True, "text/event-stream"), (False, "application/json")):
+            assert api(path, {**body, "stream": stream}).headers["content-type"].split(";")[0] == kind
+            assert kind in document["paths"][path]["post"]["responses"]["200"]["content"]
+    assert sum("text/event-stream" in one["responses"]["200"]["content"] for _, _, one in operations(document)) == 4

@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from radixserve.http.tools import AskedTools
 
 _INT32 = 2**31 - 1
+_LOGPROBS = "message.output_text.logprobs"
+#: The others are parts of what is not here, so that there is nothing to include; reasoning comes as it is.
+_INCLUDES = (
+    _LOGPROBS,
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
 
 _PARTS: dict[str, Any] = {
     "type": "array",
@@ -79,7 +91,27 @@ class ResponsesRequest(SamplingRequest):
     @property
     def wants_logprobs(self) -> bool:
         """Whether the answer has log-probabilities."""
-        return self.top_logprobs is not None or "message.output_text.logprobs" in as_list(self.include, "include", 64)
+        included = as_list(self.include, "include", 64)
+        for i, one in enumerate(included):
+            if one not in _INCLUDES:
+                raise BadRequestError(
+                    f"'include[{i}]' must be one of {', '.join(map(repr, _INCLUDES))}, not {show(one)}.",
+                    param=f"include[{i}]",
+                    code="invalid_value",
+                )
+        return self.top_logprobs is not None or _LOGPROBS in included
+
+    def checked_metadata(self) -> dict[str, str]:
+        """What the client wants back; raises `BadRequestError`."""
+        pairs = {} if self.metadata is None else as_object(self.metadata, "metadata")
+        for key, value in pairs.items():
+            if len(pairs) > 16 or len(key) > 64 or not isinstance(value, str) or len(value) > 512:
+                raise BadRequestError(
+                    "'metadata' may have at most 16 pairs, keys of at most 64 characters and as values strings of at most 512.",
+                    param="metadata",
+                    code="invalid_value",
+                )
+        return pairs
 
     def asked_tools(self, config: HttpConfig) -> AskedTools:
         """What the model may call; raises `BadRequestError`."""

@@ -15,7 +15,7 @@ from radixserve.http.body import read_json
 from radixserve.http.chat import check_chat_model
 from radixserve.http.errors import ApiError, BadRequestError
 from radixserve.http.extension import find_extension
-from radixserve.http.openapi import describes
+from radixserve.http.openapi import KEY, describes
 from radixserve.http.program import ProgramSpec, Segment
 from radixserve.http.responses import ErrorAnswer
 from radixserve.http.responses_api.answers import DeletedResponse, ResponseObject
@@ -25,7 +25,6 @@ from radixserve.http.responses_api.request import ResponsesRequest
 from radixserve.http.responses_api.writer import ResponseWriter
 from radixserve.http.schemas import parse_request
 from radixserve.http.state import state_of
-from radixserve.http.tools import as_object
 from radixserve.http.unsupported import refuse_unsupported
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ async def create_response(http: Request) -> Response:
     name = state.check_model(request.model)
     check_chat_model(state)
     refuse_unsupported(body, api="responses")
+    request.options()
     wants_store = request.store is not False
     tenant = await tenant_of(state, api_key(http)) if wants_store or request.previous_response_id is not None else ""
     conversation = (*_before(state, tenant, request.previous_response_id), *parse_input(request.input, state.config))
@@ -79,6 +79,7 @@ async def create_response(http: Request) -> Response:
     summary="A stored response",
     response_model=ResponseObject,
     responses=_ERRORS,
+    openapi_extra={"security": KEY},
 )
 async def get_response(request: Request, response_id: str) -> Response:
     """What was answered; 404 when it was not stored, by another tenant, or too long ago."""
@@ -94,6 +95,7 @@ async def get_response(request: Request, response_id: str) -> Response:
     summary="Forget a response",
     response_model=DeletedResponse,
     responses=_ERRORS,
+    openapi_extra={"security": KEY},
 )
 async def delete_response(request: Request, response_id: str) -> dict[str, Any]:
     """Take it out of the store."""
@@ -149,7 +151,7 @@ def _head(request: ResponsesRequest, name: str) -> dict[str, Any]:
         "background": False,
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
-        "metadata": {} if request.metadata is None else as_object(request.metadata, "metadata"),
+        "metadata": request.checked_metadata(),
         "model": name,
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "previous_response_id": request.previous_response_id,
