@@ -6,6 +6,7 @@ import pytest
 
 from radixserve_runtime import protocol as rt
 from radixserve_tokenizer import protocol as wire
+from radixserve_tokenizer.programs.transcript import TextModel
 from tests.tokenizer.programs.harness import EOS, World, append, config, encode, gen, says, token, tokenizer
 
 
@@ -301,3 +302,12 @@ def test_what_a_rollback_took_away_can_not_be_asked_for_again() -> None:
     assert world.one(wire.Failed, op=4).code == "unknown_op"
     world.send(wire.Rollback(program=1, op=6, branch=0, to_op=1), gen(7))
     assert world.one(wire.Done, op=7).usage.prompt_tokens == 2
+
+
+def test_a_model_without_a_template_takes_plain_text_and_says_so() -> None:
+    world = World(text=TextModel(tokenizer(), None)).send(wire.Open(program=1), append(0, "hi", role="user"), gen(1))
+    failed = world.of(wire.Failed)
+    assert [(one.op, one.code) for one in failed] == [(0, "no_chat_template"), (1, "skipped")]
+    assert "append text without a role" in failed[0].message
+    world.send(wire.Rollback(program=1, op=2, branch=0, to_op=0), append(3, "hello"), gen(4))
+    assert world.one(wire.Done).value == "ok"
