@@ -24,6 +24,7 @@ from radixserve_lang.errors import (
     QueryFailedError,
     RadixServeError,
     ServerGoneError,
+    TakenOverError,
     ToolError,
     VarInTextError,
 )
@@ -44,6 +45,7 @@ __all__ = [
     # writing programs
     "function",
     "State",
+    "TakenOverError",
     "Var",
     "Fork",
     "as_completed",

@@ -7,6 +7,7 @@ RadixServeError
 ├── ProgramError                the whole program is over; every read of it raises this
 │   ├── ProgramRefusedError     the server did not admit it (status, code, retry_after_s)
 │   ├── ServerGoneError         the server stopped, restarted or fell silent
+│   ├── TakenOverError          another run has taken it up with its resume_key
 │   └── ProgramEndedError       a value is read, or a state used, after the program returned or was cancelled
 ├── OpError                     one op failed (op, where, code, status, partial)
 │   ├── OpCancelledError        its branch was cancelled or its fork block was left
@@ -102,6 +103,12 @@ class ProgramEndedError(ProgramError):
     """The program has returned, failed or been cancelled; what it had not finished by then has no value."""
 
     advice = "Read values and use states inside the program, or return the Vars: they are waited for."
+
+
+class TakenOverError(ProgramError):
+    """Another process, or another run in this one, has taken the program up with its `resume_key`: its values come there."""
+
+    advice = "A resume_key is for one run at a time: give a new one to each."
 
 
 class OpError(RadixServeError):

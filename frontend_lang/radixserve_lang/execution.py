@@ -75,6 +75,8 @@ class Options:
         """Start a program."""
         if self.budget is not None and not isinstance(self.budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"budget= takes an rs.Budget, as in budget=rs.Budget(tokens=2000), not {self.budget!r}")
+        if not isinstance(self.detached_ttl_s or 0.0, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"detached_ttl_s= takes seconds, not {self.detached_ttl_s!r}")
         return Session(
             client,
             seed=self.seed,

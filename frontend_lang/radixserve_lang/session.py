@@ -19,6 +19,7 @@ from radixserve_lang.errors import (
     ProgramError,
     ProgramRefusedError,
     ServerGoneError,
+    TakenOverError,
 )
 from radixserve_lang.failures import is_echo, op_error
 from radixserve_lang.records import BranchRecord, OpRecord
@@ -255,6 +256,8 @@ class Session:
             if record.cell is not None:
                 record.cell.settle(error)
             self._dispatch.finish(record)
+        elif event.code == "taken_over":
+            self._end(TakenOverError("this run was taken up elsewhere with its resume_key, and goes on there"))
         elif event.code != "unknown_branch":  # dropping a branch whose fork failed is no failure of its own
             self._end(ProgramError(f"the server could not use a message of this program ({event.code}): {event.message}"))
 

@@ -159,6 +159,8 @@ class State:
         `with s.lease(20):` ends it on leaving; so does the branch's next generation. It is soft: `Lease.is_lost` says
         whether the engine had to take the memory.
         """
+        if not isinstance(ttl_s, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"a lease takes seconds, not {ttl_s!r}")
         record = self._record("lease", detail=f"{ttl_s:g} s")
         with self._session.in_order:
             self._session.submit(

@@ -115,11 +115,19 @@ def test_what_is_no_engine_no_budget_no_var_and_no_state(engine: Engine) -> None
     def completes(s: rs.State, given: Any) -> None:
         rs.as_completed([given])
 
+    @rs.function
+    def leasing(s: rs.State) -> None:
+        s.lease("a minute")  # type: ignore[arg-type]
+
     wrong: Any = completes
     with pytest.raises(TypeError, match=r"engine= takes an rs\.Engine\(\.\.\.\) or what rs\.connect"):
         wrong.run(1, engine="smollm2-135m")
     with pytest.raises(TypeError, match=r"budget= takes an rs\.Budget.*not 5"):
         wrong.run(1, engine=engine, budget=5)
+    with pytest.raises(TypeError, match=r"detached_ttl_s= takes seconds, not 'a minute'"):
+        completes.using(detached_ttl_s="a minute").run(1, engine=engine)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a lease takes seconds, not 'a minute'"):
+        leasing.run(engine=engine)
     with pytest.raises(TypeError, match=r"as_completed\(\) takes Vars, as gen\(\) returns them, not 7"):
         wrong.run(7, engine=engine)
     with pytest.raises(TypeError, match=r"called without a state, with 'Hello'.*completes\.run\("):

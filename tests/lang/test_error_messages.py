@@ -149,6 +149,11 @@ def server_gone(bench: Bench) -> None:
     ask.run(engine=bench.engine)
 
 
+def taken_over(bench: Bench) -> None:
+    bench.server.answer = lambda gen: Failed(program=gen.program, op=-1, code="taken_over", message="taken over", status=409)
+    ask.run(engine=bench.engine)
+
+
 def program_ended(bench: Bench) -> None:
     kept: list[rs.Var[str]] = []
 
@@ -208,6 +213,7 @@ CASES: dict[str, tuple[Callable[[Bench], None], list[str], str]] = {
     "BranchDroppedError": (branch_dropped, ["gen at ", "late", "its fork block was left"], "fork a new one"),
     "ProgramRefusedError": (program_refused, ["gen at ", "asked", "this key is not known"], "Pass the key of a tenant"),
     "ServerGoneError": (server_gone, ["gen at ", "asked", "being stopped"], "Run the program again"),
+    "TakenOverError": (taken_over, ["gen at ", "asked", "taken up elsewhere"], "give a new one to each"),
     "ProgramEndedError": (program_ended, ["gen at ", "kept", "its program has ended"], "return the Vars"),
     "ProgramError": (program_error, ["gen at ", "asked", "op 999 does not follow"], "please report it"),
     "ConnectionFailedError": (connection_failed, ["no server answered at ipc://"], "is it running?"),

@@ -44,6 +44,7 @@ def test_the_public_names() -> None:
         "ServerGoneError",
         "State",
         "Stream",
+        "TakenOverError",
         "Tool",
         "ToolError",
         "ToolFailure",
