@@ -22,6 +22,8 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Of all headers together, and of the address."""
     header_timeout_s: float = 10.0
     """How long a client may take for the head of a request; then 408."""
+    stall_timeout_s: float = 300.0
+    """How long a client may leave an answer unread; then its connection ends, and its request."""
     max_connections: int = 4096
     """Open at once, idle ones too; a further one gets 503."""
     body_timeout_s: float = 30.0

@@ -1,7 +1,8 @@
 """Connections that wait are bounded in time and in number: uvicorn's own protocol reads a head for as long as it takes.
 
 A client may take `header_timeout_s` for the head of a request, from its first byte on (of the first one from when it connected),
-and as long for the rest of a body that nobody reads any more because the answer is out. Of more than `max_connections` each new
+and as long for the rest of a body that nobody reads any more because the answer is out. Who reads nothing of an answer for
+`stall_timeout_s` is cut off. Of more than `max_connections` each new
 one is answered with 503; of many more it is cut off.
 """
 
@@ -38,6 +39,7 @@ class BoundedProtocol(H11Protocol):
     settings: ClassVar[HttpConfig]
     refusals: ClassVar[Refusals]
     _timer: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
     _was_asked: bool = False
     """A request has begun."""
     _awaited: Literal["", "head", "rest"] = ""
@@ -64,10 +66,35 @@ class BoundedProtocol(H11Protocol):
         super().on_response_complete()
         self._watch()
 
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        super().pause_writing()
+        self._end_stall()
+        self._stall = self.loop.call_later(self.settings.stall_timeout_s, self._stalled, self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._end_stall()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self._await("")
+        self._end_stall()
         super().connection_lost(exc)
+
+    def _stalled(self, before: int) -> None:
+        """Nothing was read for that long, unless there is less to send than `before` (bytes)."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent < before:
+            self._stall = self.loop.call_later(self.settings.stall_timeout_s, self._stalled, unsent)
+        else:
+            self.transport.abort()
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def _watch(self) -> None:
         if self.transport.is_closing():

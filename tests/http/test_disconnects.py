@@ -10,9 +10,10 @@ import time
 import httpx
 import pytest
 
+from radixserve.http.config import HttpConfig
 from radixserve_tokenizer.protocol import Admitted, Credit, Delta, Done, Gen
 from tests.http.fake_engine import silent
-from tests.http.harness import CHAT, TEXT
+from tests.http.harness import CHAT, TEXT, running
 
 BODIES = [
     (CHAT, {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}),
@@ -87,6 +88,24 @@ def test_bug_09_gone_before_the_first_token(live, path, body, stream):
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(live.url + path, json={**body, "stream": stream}, timeout=0.3)
     assert live.client.last.closed.wait(10)
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+def test_who_reads_nothing_is_cut_off(fake, path, body):
+    """It held its program and its connection for as long as it liked."""
+    fake.handler = Endless("word " * 2000)
+    with running(fake, HttpConfig(port=0, served_names=("tiny",), drain_timeout_s=1.0, stall_timeout_s=1.5)) as live:
+        with raw_request(live.url, path, {**body, "stream": True}):
+            eventually(lambda: fake.channels)
+            assert fake.last.closed.wait(15)
+        # Who reads slowly is not.
+        with httpx.stream("POST", live.url + path, json={**body, "stream": True}, timeout=10) as answer:
+            read = answer.iter_raw(1 << 16)
+            ends = time.monotonic() + 2.5
+            while time.monotonic() < ends:
+                next(read)
+                time.sleep(0.005)
+            assert not fake.last.closed.is_set()
 
 
 def test_bug_09_others_go_on(live):
