@@ -12,7 +12,7 @@ from radixserve_tokenizer.wire import AddressError, ClientSocket
 
 logger = logging.getLogger(__name__)
 
-_MAX_CLIENT_FRAMES = 4  # of one connection that wait in memory; each may have 16 MiB, and who sends them is a stranger
+_MAX_CLIENT_FRAMES = 4  # of one connection that wait in memory each way; each may have 16 MiB, and who is there is a stranger
 _ENCRYPTION_BYTES = 64  # at most, that CURVE adds to a frame
 _HANDSHAKE_MS = 5_000
 _HEARTBEAT_MS = 2_000
@@ -38,6 +38,7 @@ class RemoteSocket(ClientSocket):
             raise AddressError("the server's secret key is not a CURVE key: make a pair with `radixserve keygen`") from error
         socket.setsockopt(zmq.ZAP_DOMAIN, b"radixserve")
         socket.setsockopt(zmq.RCVHWM, _MAX_CLIENT_FRAMES)
+        socket.setsockopt(zmq.SNDHWM, _MAX_CLIENT_FRAMES)
         socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES + _ENCRYPTION_BYTES)
         socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)

@@ -13,6 +13,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from radixserve_runtime.protocol import MAX_FRAME_BYTES as MAX_RUNTIME_FRAME_BYTES
+from radixserve_tokenizer.backlog import Backlogs
 from radixserve_tokenizer.peers import local_peer, routing_id_of
 from radixserve_tokenizer.protocol import MAX_FRAME_BYTES
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HIGH_WATER_MARK = 1000
-_MAX_BACKLOG_BYTES = 32 << 20
 _MAX_FRAMES_A_TURN = 512
 _MAX_PARTS_A_TURN = 8192
 _MAX_CLIENT_FRAMES = 64  # that wait in memory, at most MAX_FRAME_BYTES each, for the loop to take them
@@ -38,8 +38,7 @@ class ClientSocket:
     """The ROUTER that clients connect to. Frames for a client that can't take them yet wait here, up to a bound."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
-        self._backlogs: dict[bytes, deque[bytes]] = {}
-        self._backlog_bytes: dict[bytes, int] = {}
+        self._backlogs = Backlogs()
         self._is_amid_parts = False
         """The rest of a message of several parts has not been passed over."""
         self.socket = context.socket(zmq.ROUTER)
@@ -61,7 +60,7 @@ class ClientSocket:
     @property
     def blocked(self) -> frozenset[bytes]:
         """Clients whose frames wait."""
-        return frozenset(self._backlogs) if self._backlogs else frozenset()
+        return self._backlogs.clients
 
     def receive(self) -> Iterator[tuple[bytes, bytes]]:
         """Pairs of identity and frame that are there, up to a number that keeps the loop turning."""
@@ -93,42 +92,33 @@ class ClientSocket:
 
     def send(self, identity: bytes, frame: bytes) -> str:
         """Send or keep a frame. Returns why the client is lost, or nothing."""
-        backlog = self._backlogs.get(identity)
-        if backlog is None:
+        if identity not in self._backlogs:
             outcome = self._try(identity, frame)
             if outcome is not None:
                 return outcome
-            backlog = self._backlogs[identity] = deque()
-            self._backlog_bytes[identity] = 0
-        if self._backlog_bytes[identity] + len(frame) > _MAX_BACKLOG_BYTES:
+        lost = self._backlogs.add(identity, frame)
+        if lost:
             self.forget(identity)
-            return f"it does not read: more than {_MAX_BACKLOG_BYTES >> 20} MiB wait for it"
-        backlog.append(frame)
-        self._backlog_bytes[identity] += len(frame)
-        return ""
+        return lost
 
     def retry(self) -> list[tuple[bytes, str]]:
         """Try what waits again; returns the clients that turned out to be lost, and why."""
         lost: list[tuple[bytes, str]] = []
-        for identity in list(self._backlogs):
-            backlog = self._backlogs[identity]
-            while backlog:
-                outcome = self._try(identity, backlog[0])
+        for identity in self._backlogs.clients:
+            while (frame := self._backlogs.first(identity)) is not None:
+                outcome = self._try(identity, frame)
                 if outcome is None:
                     break
                 if outcome:
                     lost.append((identity, outcome))
-                    backlog.clear()
-                    break
-                self._backlog_bytes[identity] -= len(backlog.popleft())
-            if not backlog:
-                self.forget(identity)
+                    self.forget(identity)
+                else:
+                    self._backlogs.sent(identity)
         return lost
 
     def forget(self, identity: bytes) -> None:
         """Drop what waits for a client."""
-        self._backlogs.pop(identity, None)
-        self._backlog_bytes.pop(identity, None)
+        self._backlogs.forget(identity)
 
     def close(self) -> None:
         """Close; frames under way have half a second."""

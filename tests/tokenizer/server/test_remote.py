@@ -204,6 +204,17 @@ def test_queries_over_tcp_are_for_tenants_and_what_is_everybodys_for_admins() ->
         assert status(local, 1, "stats") == 200
 
 
+def test_who_reads_late_loses_nothing() -> None:
+    with machines() as (it, alice, bob, _, _):
+        slow, quick = it.remote(alice), it.remote(bob)
+        for number in range(3000):
+            slow.send(wire.Query(id=number, kind="health"))
+        quick.send(wire.Open(program=1), append(0, "hello"), gen(1))
+        assert quick.wait(wire.Done)
+        slow.wait(wire.Reply, id=2999)
+        assert [event.id for event in slow.seen if isinstance(event, wire.Reply)] == list(range(3000))
+
+
 def test_one_connection_has_so_many_queries_waiting_and_no_more() -> None:
     queries = World().core._queries
     remote, local = (Client(b"x", 0.0, curve_key) for curve_key in ("k" * 40, None))
