@@ -44,7 +44,18 @@ def owner_of(namespace: Namespace) -> Owner:
 class Account:
     """The pages of one owner. `num_pages`, `num_locked` and `num_leased` are written by the pool."""
 
-    __slots__ = ("index", "max_pages", "num_leased", "num_locked", "num_pages", "owner", "parked", "reserved_pages", "shielded")
+    __slots__ = (
+        "index",
+        "max_pages",
+        "num_leased",
+        "num_leased_paths",
+        "num_locked",
+        "num_pages",
+        "owner",
+        "parked",
+        "reserved_pages",
+        "shielded",
+    )
 
     def __init__(self, index: int, owner: Owner, reserved_pages: int, max_pages: int) -> None:
         self.index = index
@@ -56,6 +67,8 @@ class Account:
         self.num_locked = 0
         self.num_leased = 0
         """Its cached pages that lie on a leased path."""
+        self.num_leased_paths = 0
+        """Ends of such paths, counted by the tree."""
         self.shielded = 0
         """Cached pages that others can't take, when they were last counted."""
         self.parked = False

@@ -16,6 +16,9 @@ def check_cache(cache: RadixCache, pool: PagePool) -> None:
     nodes = list(cache.nodes())
     assert len(nodes) == cache.num_nodes, "number of nodes is off"
     references: dict[int, int] = {}
+    for account in pool.accounts.by_index:
+        ends = sum(1 for node in nodes if node.leases and node.root is not None and node.root.account is account)
+        assert account.num_leased_paths == ends, f"leased paths of {account.owner} are off"
     for node in nodes:
         _check_node(node, pool.page_size_tokens)
         for page in node.pages:

@@ -83,8 +83,7 @@ class Leases:
         back_s = until_s if back_s is None else back_s
         lease = self._leases[key] = Lease(key, until_s, back_s, is_told, end)
         if lease.node is not None:
-            lease.node.leases = [*(lease.node.leases or ()), lease]
-            self._tree.lease(lease.node)
+            self._tree.lease(lease.node, lease)
         self._cache.unlock(lock)
         if until_s < math.inf:
             self._serial += 1
@@ -99,12 +98,9 @@ class Leases:
         self._num_told -= lease.is_told
         node = lease.node
         if node is not None and node.leases:
-            node.leases.remove(lease)
-            self._tree.unlease(node)
-            if not node.leases:
-                node.leases = None
-                if node.is_evictable:
-                    self._order.push(node)
+            self._tree.unlease(node, lease)
+            if node.is_evictable:
+                self._order.push(node)
         return not lease.is_broken
 
     def clear(self) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from radixserve_runtime.cache.accounts import Namespace
+    from radixserve_runtime.cache.leases import Lease
     from radixserve_runtime.cache.order import EvictionOrder
     from radixserve_runtime.cache.pages import PagePool
 
@@ -82,8 +83,15 @@ class Tree:
                 self._order.push(step)
             step = step.parent
 
-    def lease(self, node: Node) -> None:
-        """The path to a node is leased once more. O(pages that come under a lease)."""
+    def lease(self, node: Node, *leases: Lease) -> None:
+        """The path to a node comes under more leases. O(pages that come under a lease)."""
+        assert node.root is not None
+        node.root.account.num_leased_paths += node.leases is None
+        node.leases = [*(node.leases or ()), *leases]
+        for _ in leases:
+            self._count_lease(node)
+
+    def _count_lease(self, node: Node) -> None:
         step: Node | None = node
         while step is not None:
             step.leased += 1
@@ -92,8 +100,12 @@ class Tree:
             self._pool.lease(step.pages)
             step = step.parent
 
-    def unlease(self, node: Node, count: int = 1) -> None:
-        """Undo `lease`, `count` times."""
+    def unlease(self, node: Node, *leases: Lease) -> None:
+        """Undo `lease`."""
+        assert node.root is not None
+        node.leases = [lease for lease in node.leases or () if lease not in leases] or None
+        node.root.account.num_leased_paths -= node.leases is None
+        count = len(leases)
         step: Node | None = node
         while step is not None and count:
             step.leased -= count
@@ -198,14 +210,13 @@ class Tree:
 
     def _hand_up_leases(self, leaf: Node, parent: Node) -> None:
         """A leaf goes: what is left of its leases' paths ends at its parent, or nowhere."""
-        leases, leaf.leases = leaf.leases or [], None
-        self.unlease(leaf, len(leases))
+        leases = leaf.leases or ()
+        if leases:
+            self.unlease(leaf, *leases)
         for lease in leases:
             lease.node = None if isinstance(parent, Root) else parent
         if leases and not isinstance(parent, Root):
-            parent.leases = [*(parent.leases or ()), *leases]
-            for _ in leases:
-                self.lease(parent)
+            self.lease(parent, *leases)
 
     def forget_if_empty(self, root: Root) -> None:
         """Namespaces that hold nothing cost nothing."""

@@ -48,6 +48,7 @@ class Holding:
         self._pool = pool
         self._cost = cost
         self._ageing_s = config.ageing_s
+        self._growth_tokens = config.growth_tokens
         self._is_on = is_on
         self._now_s = 0.0
         self._is_idle = False
@@ -76,9 +77,12 @@ class Holding:
         return self._until_s if self._until_s < math.inf else None
 
     def num_leased(self, sequence: Sequence, num_cached_tokens: int) -> int:
-        """Pages that a waiting sequence is to leave alone if it can: its tenant's leased ones, if it is a newcomer."""
-        num_leased = self._pool.accounts.get(owner_of(sequence.namespace)).num_leased
-        return num_leased if num_leased and self._is_on and self._is_newcomer(sequence, num_cached_tokens) else 0
+        """Pages that a waiting sequence is to leave alone if it can: its tenant's leased ones, if it is a newcomer, and what those at work are expected to grow by."""
+        account = self._pool.accounts.get(owner_of(sequence.namespace))
+        if not (account.num_leased and self._is_on and self._is_newcomer(sequence, num_cached_tokens)):
+            return 0
+        num_at_work = account.num_leased_paths + self._state.tracked[sequence].tenant.num_running
+        return account.num_leased + num_at_work * self._pool.pages_for(self._growth_tokens)
 
     def must_wait(self, sequence: Sequence, num_cached_tokens: int) -> bool:
         """Whether a newcomer that can't do without leased pages is to wait."""

@@ -70,7 +70,7 @@ def test_in_a_pool_for_a_quarter_of_them_programs_are_computed_about_once() -> N
 
 def leased_pool(**config: Any) -> Machine:
     """All of the pool but some pages is leased by programs of tenant a that don't come back."""
-    machine = Machine(num_pages=64, page_size=16, max_running=4, max_batch_tokens=256, **config)
+    machine = Machine(num_pages=64, page_size=16, max_running=4, max_batch_tokens=256, growth_tokens=1, **config)
     for number in range(4):
         sequence = machine.add(prompt(220, number), 2, tenant="a", namespace=A, program=number + 1)
         machine.run_all()
@@ -127,6 +127,14 @@ def test_where_there_is_room_beside_the_leases_nobody_waits() -> None:
     assert wait_of(machine, newcomer(machine, 0)) == 0.0
     machine.run_all()
     assert all(key in machine.cache.leases for key in (1, 2, 3))
+
+
+def test_room_is_left_for_those_at_work_to_grow() -> None:
+    machine = leased_pool()
+    machine.cache.leases.release(0)
+    machine.scheduler._holding._growth_tokens = 64
+    assert wait_of(machine, newcomer(machine, 0)) > 0.0
+    machine.run_all()
 
 
 def test_who_comes_back_goes_before_newcomers_and_makes_them_patient_again() -> None:
