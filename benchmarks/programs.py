@@ -3,8 +3,8 @@
     python -m benchmarks.programs [--model smollm2-135m] [--runs 16] [--rounds 3] [--regime ample|tight] [--json FILE]
 
 Three programs (written_twice/work.py says of what sizes), each `--concurrency` at a time. Ample: a pool for all of it, tools that
-take no time. Tight: long texts, tools of a second, and a pool a quarter of what the runs hold together; there the DSL leases what
-it will come back to. Both begin with an empty cache and must give the same results: `same` is the share of runs that do. The
+take no time. Tight: long texts, tools of a second, and a pool a quarter of what the runs of that program hold together; there the
+DSL leases what it will come back to. Both begin with an empty cache and must give the same results: `same` is the share of runs that do. The
 ratio is that of the medians.
 """
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 #: Ratio that is wanted, by regime.
 BARS = {"ample": 1.0, "tight": 1.5}
+_AMPLE = 131_072
 SIZES = {
     "ample": Sizes(),
     "tight": Sizes(context=900, output=16, depth=3, width=2, keep=1, votes=3, turns=4, result=60, pause_s=1.0),
@@ -126,13 +127,10 @@ class Bench:
         stats: dict[str, int] = await asyncio.wrap_future(self._engine.client.query("stats"))
         return stats
 
-    async def peak(self, work: Work) -> int:
-        """Tokens that one run of each program holds at most, the largest of them."""
-        peaks: list[int] = []
-        for program in PROGRAMS:
-            run = await in_dsl.run(program, replace(work, sizes=replace(work.sizes, pause_s=0.0)), self._engine)
-            peaks.append(max(_held(run.trace.root)))
-        return max(peaks)
+    async def peak(self, program: str, work: Work) -> int:
+        """Tokens that a branch of one run of a program holds at most."""
+        run = await in_dsl.run(program, replace(work, sizes=replace(work.sizes, pause_s=0.0)), self._engine)
+        return max(_held(run.trace.root))
 
     async def close(self) -> None:
         """End the client."""
@@ -172,14 +170,14 @@ async def measure(
     return rows
 
 
-async def quarter(options: argparse.Namespace) -> int:
-    """A quarter of the tokens that the runs of the tight regime hold together."""
+async def quarters(options: argparse.Namespace) -> dict[str, int]:
+    """For each program a quarter of the tokens that its runs hold together in the tight regime."""
     sizes = replace(SIZES["tight"], **json.loads(options.sizes))
     with rs.Engine(options.model, kv_tokens=16_384, log_level="error") as engine:
         bench = Bench(engine, "http://unused", options.concurrency)
-        peak = await bench.peak(Work(0, sizes))
+        peaks = {program: await bench.peak(program, Work(0, sizes)) for program in options.program}
         await bench.close()
-    return int(options.concurrency) * peak // 4
+    return {program: int(options.concurrency) * peak // 4 for program, peak in peaks.items()}
 
 
 def show(rows: Sequence[Measured]) -> Table:
@@ -217,9 +215,11 @@ def main() -> int:
     out = Console(highlight=False, width=130)
     rows: list[Measured] = []
     for regime in options.regime:
-        kv_tokens = 131_072 if regime == "ample" else asyncio.run(quarter(options))
-        out.print(f"{regime}: a pool of {kv_tokens:,} tokens, {options.runs} runs, {options.concurrency} at a time")
-        rows += asyncio.run(measure(regime, options, kv_tokens, options.program, out.print))
+        pools = asyncio.run(quarters(options)) if regime == "tight" else dict.fromkeys(options.program, _AMPLE)
+        for kv_tokens in dict.fromkeys(pools.values()):
+            programs = [program for program, own in pools.items() if own == kv_tokens]
+            out.print(f"{regime}: a pool of {kv_tokens:,} tokens, {options.runs} runs, {options.concurrency} at a time")
+            rows += asyncio.run(measure(regime, options, kv_tokens, programs, out.print))
         out.print(show(rows))
     if options.json:
         figures: list[dict[str, Any]] = [{**asdict(row), "ratio": row.ratio} for row in rows]

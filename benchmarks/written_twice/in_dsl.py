@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import radixserve as rs
@@ -49,9 +50,10 @@ async def tree_of_thought(s: rs.State, work: Work) -> str:
                 kid.cancel()
         beam = [kids[place] for place in chosen]
         if sizes.pause_s:
-            for kid in beam:
-                kid.lease(_LEASE_S)
-            await work.pause()
+            with ExitStack() as leases:  # what is forked next doesn't end them
+                for kid in beam:
+                    leases.enter_context(kid.lease(_LEASE_S))
+                await work.pause()
         for kid in beam:
             kid += rs.user(NEXT if level + 1 < sizes.depth else CONCLUDE)
     return await beam[0].gen(max_tokens=sizes.output, temperature=0.0)

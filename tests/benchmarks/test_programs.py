@@ -62,9 +62,11 @@ def test_both_ways_give_the_same_tree_of_thought(smollm2_path: Path) -> None:
     assert (row.num_same, row.num_runs) == (2, 2)
 
 
-def test_the_tight_pool_is_a_quarter_of_what_the_runs_hold(model: Path) -> None:
-    options = argparse.Namespace(model=str(model), concurrency=8, sizes='{"context": 30, "output": 8}')
-    assert 8 * 100 // 4 < asyncio.run(programs.quarter(options)) < 8 * 4000 // 4
+def test_tight_pools_are_a_quarter_of_what_the_runs_hold(model: Path) -> None:
+    options = argparse.Namespace(model=str(model), concurrency=8, program=PROGRAMS[1:], sizes='{"context": 30, "output": 8}')
+    pools = asyncio.run(programs.quarters(options))
+    assert list(pools) == list(PROGRAMS[1:])
+    assert all(8 * 100 // 4 < pool < 8 * 4000 // 4 for pool in pools.values())
 
 
 def test_processor_time_of_each_way(model: Path) -> None:
