@@ -14,16 +14,17 @@ from radixserve.http.errors import BadRequestError
 from radixserve.http.fields import show
 from radixserve_tokenizer.protocol import Constraint
 
-_FORMS = ("json", "json_object", "regex", "choice", "grammar")
+_FORMS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 _OLDER = {
     "guided_json": "json",
     "guided_json_object": "json_object",
     "guided_regex": "regex",
     "guided_choice": "choice",
     "guided_grammar": "grammar",
+    "structural_tag": "structural_tag",
 }
 _CLOSED = "disable_additional_properties"
-_UNSUPPORTED = ("structural_tag", "guided_decoding_backend", "guided_whitespace_pattern", "whitespace_pattern")
+_UNSUPPORTED = ("guided_decoding_backend", "guided_whitespace_pattern", "whitespace_pattern")
 
 
 class Asked(NamedTuple):
@@ -68,9 +69,11 @@ def _response_format(value: Any) -> Asked:
             # `strict` false asks for less than what is enforced anyway.
             path = "response_format.json_schema.schema"
             return Asked(path, schema_constraint(cast("dict[str, Any]", described).get("schema"), path))
+        case "structural_tag":
+            return Asked("response_format", _structural_tag(form, "response_format"))
         case other:
             raise BadRequestError(
-                f"'response_format.type' must be 'text', 'json_object' or 'json_schema', not {show(other)}.",
+                f"'response_format.type' must be 'text', 'json_object', 'json_schema' or 'structural_tag', not {show(other)}.",
                 param="response_format.type",
                 code="invalid_value",
             )
@@ -124,6 +127,8 @@ def _form(form: str, value: Any, path: str, *, is_open: bool) -> Constraint:
             return Constraint(kind="json_object")
         case "choice":
             return _choice(value, path)
+        case "structural_tag":
+            return _structural_tag(_parsed(value, path), path)
         case _:
             if not isinstance(value, str) or not value:
                 raise BadRequestError(f"'{path}' must be a string that is not empty.", param=path, code="invalid_type")
@@ -150,6 +155,15 @@ def schema_constraint(schema: Any, path: str, *, is_open: bool = False) -> Const
         return Constraint(kind="open_json_schema" if is_open else "json_schema", source=orjson.dumps(schema).decode())
     except orjson.JSONEncodeError as error:  # the only thing that can be read and not be written
         raise BadRequestError(f"'{path}' nests too deep.", param=path, code="invalid_json_schema") from error
+
+
+def _structural_tag(value: Any, path: str) -> Constraint:
+    if not isinstance(value, dict):
+        raise BadRequestError(f"'{path}' must be an object, not {show(value)}.", param=path, code="invalid_type")
+    try:
+        return Constraint(kind="structural_tag", source=orjson.dumps(value).decode())
+    except orjson.JSONEncodeError as error:
+        raise BadRequestError(f"'{path}' nests too deep.", param=path, code="invalid_value") from error
 
 
 def _choice(value: Any, path: str) -> Constraint:

@@ -318,7 +318,7 @@ def test_older_functions(api, fake, body, param):
         ("add_generation_prompt", False),
         ("echo", True),
         ("length_penalty", 2),
-        ("structured_outputs", {"structural_tag": "{}"}),
+        ("structured_outputs", {"whitespace_pattern": " "}),
     ],
 )
 def test_known_fields_that_cannot_be_honoured(api, fake, field, value):

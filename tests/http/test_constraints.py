@@ -50,6 +50,25 @@ def test_structured_outputs_and_older_names(api, fake):
     assert sent(api, fake, structured_outputs={}) is None
 
 
+@pytest.mark.parametrize(
+    "tag",
+    [
+        {"structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}], "triggers": ["<a"]},
+        {"format": {"type": "tag", "begin": "<a>", "content": {"type": "json_schema", "json_schema": SCHEMA}, "end": "</a>"}},
+    ],
+)
+def test_structural_tags_in_every_place(api, fake, tag):
+    tag = {"type": "structural_tag", **tag}
+    for more in (
+        {"response_format": tag},
+        {"structured_outputs": {"structural_tag": tag}},
+        {"structured_outputs": {"structural_tag": json.dumps(tag)}},
+        {"structural_tag": tag},
+    ):
+        constraint = sent(api, fake, **more)
+        assert (constraint.kind, json.loads(constraint.source)) == ("structural_tag", tag)
+
+
 def test_choices_go_on_as_they_are(api, fake):
     choices = ["a|b", "f g", "é{2}", *(f"option {number}" for number in range(900))]
     for more in ({"guided_choice": choices}, {"structured_outputs": {"choice": choices}}):
@@ -100,6 +119,9 @@ def test_a_compiler_that_is_away_is_a_503(api, fake):
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": ["a", ""]}, "guided_choice"),
         ({"structured_outputs": []}, "structured_outputs"),
+        ({"structured_outputs": {"structural_tag": "{"}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"structural_tag": 3}}, "structured_outputs.structural_tag"),
+        ({"structural_tag": []}, "structural_tag"),
         ({"structured_outputs": {"nonsense": 1}}, "structured_outputs.nonsense"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
         ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),

@@ -84,10 +84,10 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `source` is a JSON Schema (JSON text; "json_schema" reads it narrowly: where it lists properties and says nothing of others there
     are none; "open_json_schema" writes whatever it allows), a regex, an EBNF grammar, a JSON list of texts of which the output must be one
-    ("choice"), or empty for any JSON object.
+    ("choice"), a structural tag as vLLM and SGLang have it (JSON text), or empty for any JSON object.
     """
 
-    kind: Literal["json_object", "json_schema", "open_json_schema", "regex", "ebnf", "choice"]
+    kind: Literal["json_object", "json_schema", "open_json_schema", "regex", "ebnf", "choice", "structural_tag"]
     source: str = ""
 
 

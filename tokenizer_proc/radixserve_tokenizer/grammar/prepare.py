@@ -16,6 +16,7 @@ from radixserve_tokenizer.grammar.jsonobject import JSON_OBJECT_GRAMMAR
 from radixserve_tokenizer.grammar.patterns import literal_rule
 from radixserve_tokenizer.grammar.regex import RegexError, alternatives, parse
 from radixserve_tokenizer.grammar.schema.source import parse_schema
+from radixserve_tokenizer.grammar.structural import structural_composite
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.protocol import Constraint
@@ -57,6 +58,8 @@ def prepare(constraint: Constraint | Composite) -> Prepared:
             except (RegexError, UnicodeEncodeError) as error:
                 raise ConstraintError(f"regex: {error}") from error
             return _prepared("regex", constraint.source)
+        case "structural_tag":
+            return _prepared("composite", structural_composite(constraint.source, prepare).source)
         case "choice":
             return _prepared("ebnf", f"root ::= {' | '.join(map(literal_rule, _choices(constraint.source)))}\n")
         case "ebnf":

@@ -17,7 +17,7 @@ _JSON_STARTS = '{["-0123456789tfn'
 
 def check_beside_calls(constraint: Constraint, trigger: Mark) -> None:
     """Raise `ToolError` where an output of the constraint could begin with the mark before calls. Its own errors come later."""
-    if trigger.is_token and constraint.kind != "ebnf":
+    if trigger.is_token and constraint.kind not in ("ebnf", "structural_tag"):
         return
     first = trigger.text[0]
     match constraint.kind:
@@ -27,7 +27,7 @@ def check_beside_calls(constraint: Constraint, trigger: Mark) -> None:
             clashes = first in {text[:1] for text in _choices(constraint.source)}
         case "regex":
             clashes = _may_begin_with(constraint.source, first)
-        case "ebnf":
+        case "ebnf" | "structural_tag":
             clashes = True  # what it begins with isn't known here
     if clashes:
         raise ToolError(
