@@ -202,6 +202,10 @@ def function(body: Callable[..., Any], /) -> Any:
     parameters = list(inspect.signature(body).parameters)
     if not parameters:
         raise TypeError(f"a program needs a state as its first parameter, as in def {body.__name__}(s: rs.State, ...)")
+    if parameters[0] in ("self", "cls"):
+        raise TypeError(
+            f"{body.__name__}() is a method; a program's first parameter is its state: write a function, and pass it the object"
+        )
     taken = [name for name in parameters[1:] if name in RESERVED]
     if taken:
         raise TypeError(

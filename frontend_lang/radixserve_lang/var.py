@@ -222,7 +222,7 @@ class Var(Generic[T_co]):
         if self._converted is None:
             try:
                 self._converted = self._convert(done)
-            except ValueError as error:
+            except Exception as error:  # whatever the user's own validators raise is told with the op and its line
                 self._converted = invalid_value(self.record, done, error)
         if isinstance(self._converted, InvalidValueError):
             raise self._converted.with_traceback(None)

@@ -134,16 +134,24 @@ def _refusal(check: Check) -> Exception | None:
 def _refused_for_good(record: OpRecord, check: Check, done: Done, problem: Exception) -> InvalidValueError:
     count = len(check.attempts)
     if not isinstance(problem, REFUSALS):
-        said = f"the validator raised {type(problem).__name__}, which is no verdict: {problem}"
-        return _error(record, done, problem, said, "Raise ValueError in it to refuse a value.", tuple(check.attempts))
+        return _error(record, done, problem, _no_verdict(problem), _VERDICT_ADVICE, tuple(check.attempts))
     tried = "" if count == 1 else f"none of {count} attempts gave a valid value. The last: "
     return _error(record, done, problem, tried + _misfit(problem), check.advice, tuple(check.attempts))
 
 
 def invalid_value(record: OpRecord, done: Done, problem: Exception) -> InvalidValueError:
     """The error for a text that is no value of what was asked for, where nothing is tried again."""
-    advice = "Ask for what the model can write, or give retries=."
-    return _error(record, done, problem, _misfit(problem), advice, (Attempt(done.value, str(problem)),))
+    said, advice = _misfit(problem), "Ask for what the model can write, or give retries=."
+    if not isinstance(problem, REFUSALS):
+        said, advice = _no_verdict(problem), _VERDICT_ADVICE
+    return _error(record, done, problem, said, advice, (Attempt(done.value, str(problem)),))
+
+
+_VERDICT_ADVICE = "Raise ValueError in it to refuse a value."
+
+
+def _no_verdict(problem: Exception) -> str:
+    return f"the validator raised {type(problem).__name__}, which is no verdict: {problem}"
 
 
 def _misfit(problem: Exception) -> str:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import AnyUrl, Field, HttpUrl
+from pydantic import AnyUrl, BaseModel, Field, HttpUrl, field_validator
 
 import radixserve_lang as rs
+from radixserve_lang import testing
 from radixserve_lang.schema import output_type
 from tests.lang.test_calls import called
 
@@ -176,3 +177,54 @@ def test_a_var_is_used_for_its_value_by_reading_it(engine: Engine) -> None:
             state + "x"
 
     misuse.run(engine=engine)
+
+
+class Odd(BaseModel):
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def looked_up(cls, number: int) -> int:
+        return {1: 1}[number]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_validator_of_a_type_that_raises_something_else_is_told_with_its_line(retries: int) -> None:
+    @rs.function
+    def asks(s: rs.State) -> Odd:
+        s += "x"
+        return s.gen(json=Odd, retries=retries).value
+
+    with testing.Scripted([{"number": 1}]) as engine:
+        assert asks.run(engine=engine).value.number == 1
+    with (
+        testing.Scripted([{"number": 2}]) as engine,
+        pytest.raises(
+            rs.InvalidValueError, match=r"gen at .*test_arguments\.py:\d+.*the validator raised KeyError.*: 2"
+        ) as caught,
+    ):
+        asks.run(engine=engine)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_json_that_is_nested_too_deeply_is_no_value_and_harms_nothing() -> None:
+    @rs.function
+    def asks(s: rs.State) -> Any:
+        s += "x"
+        return s.gen(json={"type": "array"}).value
+
+    engine = testing.Scripted(["[" * 100_000 + "]" * 100_000, [1]])
+    with pytest.raises(rs.OpError, match=r"gen at .*test_arguments\.py.*is no JSON") as caught:
+        asks.run(engine=engine)
+    assert len(str(caught.value)) < 1000
+    assert asks.run(engine=engine).value == [1]
+    with pytest.raises(testing.ScriptError, match="is no JSON"):
+        engine.close()
+
+
+def test_a_method_is_no_program() -> None:
+    with pytest.raises(TypeError, match=r"told\(\) is a method.*write a function"):
+
+        class Told:
+            @rs.function  # type: ignore[arg-type]
+            def told(self, s: rs.State) -> None: ...

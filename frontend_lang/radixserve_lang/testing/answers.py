@@ -142,19 +142,26 @@ def _called(answer: ToolCalls, op: Gen, asked: Question) -> Done:
     return Done(program=0, op=0, var=0, value=answer.text, finish_reason="tool_calls", calls=made)
 
 
+_SHOWN_CHARS = 200
+
+
 def _check_constraint(text: str, op: Gen) -> None:
     constraint = op.constraint
     if constraint is None:
         return
     if constraint.kind == "regex" and not re.fullmatch(constraint.source, text):
-        raise MismatchError(f"{text!r} does not match regex={constraint.source!r}")
+        raise MismatchError(f"{_shown(text)} does not match regex={constraint.source!r}")
     if constraint.kind in ("json_schema", "json_object"):
         try:
             json.loads(text)
-        except ValueError as error:
-            raise MismatchError(f"{text!r} is no JSON ({error}); give the value itself, as in {{'answer': 4}}") from error
+        except (ValueError, RecursionError) as error:
+            raise MismatchError(f"{_shown(text)} is no JSON ({error}); give the value itself, as in {{'answer': 4}}") from error
     if constraint.kind == "choice" and text not in json.loads(constraint.source):
-        raise MismatchError(f"{text!r} is none of {constraint.source}")
+        raise MismatchError(f"{_shown(text)} is none of {constraint.source}")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}...")
 
 
 def _to_json(value: Any) -> str:
