@@ -37,6 +37,8 @@ class Keys:
     chat: str
     slow: str
     ops: str
+    search_too: str
+    """Another key of search's."""
 
 
 def add(file: Path, name: str, *flags: str) -> str:
@@ -50,7 +52,10 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     file = tmp_path_factory.mktemp("tenants") / "tenants.toml"
     (file.parent / "public.txt").write_text(PUBLIC)
     names = (add(file, "search", "--weight", "2"), add(file, "chat"), add(file, "slow", "--requests-per-minute", "3"))
-    keys = Keys(file, *names, add(file, "ops", "--admin"))
+    ops = add(file, "ops", "--admin")
+    rotated = CliRunner().invoke(main, ["tenant", "rotate", "search", "--keep-old", "--file", str(file)])
+    assert rotated.exit_code == 0, rotated.output
+    keys = Keys(file, *names, ops, rotated.stdout.strip())
     with file.open("a") as text:
         text.write('\n[[public_prefix]]\nfile = "public.txt"\n')
     return keys
@@ -139,6 +144,24 @@ def test_over_the_limit(tenants: Server, keys: Keys) -> None:
     other = ask(tenants, keys.search, ("user", "Question 0?"))
     assert other.status_code == 200
     assert not any(name.startswith("x-ratelimit") for name in other.headers)
+
+
+def test_what_is_kept_between_requests_is_the_tenants(tenants: Server, keys: Keys) -> None:
+    def respond(key: str, **body: Any) -> httpx.Response:
+        body = {"model": "default", "max_output_tokens": 2, "temperature": 0, **body}
+        return tenants.http.post("/v1/responses", json=body, headers={"Authorization": f"Bearer {key}"})
+
+    first = respond(keys.search, input="Remember me?").json()
+    second = respond(keys.search_too, input="And now?", previous_response_id=first["id"])
+    assert second.status_code == 200, second.text
+    assert second.json()["usage"]["input_tokens_details"]["cached_tokens"] > HEAD
+    for key, status in ((keys.search_too, 200), (keys.chat, 404), (keys.ops, 404), ("rs-wrong", 401)):
+        path = f"/v1/responses/{first['id']}"
+        assert tenants.http.get(path, headers={"Authorization": f"Bearer {key}"}).status_code == status
+    assert respond(keys.chat, input="x", previous_response_id=first["id"]).status_code == 400
+    assert respond("rs-wrong", input="x", previous_response_id=first["id"]).status_code == 401
+    answer = ask(tenants, "rs-wrong", ("user", "Hello?"), radixserve={"program_id": "p", "parent": "q"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
 
 
 def test_tenants_share_no_prompt(tenants: Server, keys: Keys) -> None:
