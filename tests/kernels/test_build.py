@@ -181,6 +181,7 @@ def test_sources_are_in_the_package():
         "rows.h",
         "softmax.h",
         "threads.h",
+        "tile.h",
         "vec.h",
         "workspace.h",
     }

@@ -92,6 +92,16 @@ def test_parts_of_different_kinds_stand_side_by_side(make_cpu, reference, batche
     torch.testing.assert_close(plain(x), x @ torch.cat([part.dequantize() for part in ragged]).T)
 
 
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_every_part_is_done_once_however_many_threads_claim_units(make_cpu, batches, threads):
+    parts = [quantize_8bit(matrix(336, 64)), quantize_4bit(matrix(16, 64, 1)), quantize_8bit(matrix(1040, 64, 2))]
+    x = matrix(140, 64, 3).bfloat16()
+    alone = make_cpu(batches.spec(), 1).pack_quantized(parts, None, torch.bfloat16)
+    linear = make_cpu(batches.spec(), threads).pack_quantized(parts, None, torch.bfloat16)
+    for rows in (1, 4, 5, 16, 140):
+        assert torch.equal(linear(x[:rows]), alone(x[:rows])), rows
+
+
 def test_a_broken_row_stays_broken_and_alone(make_cpu, batches):
     linear = make_cpu(batches.spec()).pack_quantized([quantize_8bit(matrix(48, 64))], None, torch.float32)
     x = matrix(3, 64)

@@ -1,4 +1,4 @@
-"""Weights in the order in which the compiled linears read them: panels of 16 outputs (csrc/linear.h describes each kind)."""
+"""Weights in the order in which the compiled linears read them: panels of 16 outputs (csrc/tile.h describes each kind)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ void apply(const Linear& linear, Workspace& space, const T* x, long stride, int 
                 codes.encode_row(linear, x + r * stride, r);
             barrier(count);
         }
-        multiply(linear, codes.input(x, stride), rows, out, out_stride, count, next);
+        multiply(linear, codes.input(x, stride), rows, out, out_stride, thread, count, next);
     });
 }
 

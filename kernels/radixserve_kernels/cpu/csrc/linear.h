@@ -1,236 +1,48 @@
 // Linear layers from packed weights: y[rows, n] = x[rows, k] * W[n, k]^T + bias, weights read once for up to eight rows.
 //
-// Weights lie in panels of 16 outputs, so that one load serves 16 outputs and one input value (or two or four side by side) is
-// broadcast to all of them. Every output is summed over k in order in an accumulator of its own: a row's result doesn't depend
-// on the rows beside it, on how columns are cut or on the number of threads. Kinds of a panel:
-//
-// bf16   [k / 2][16] pairs of bfloat16; float32 sums
-// q8     [k / 32] groups of {16 scales float16, [8][16] fours of code + 128}; x is coded too, by row and group
-// q4     [k / 32] groups of {16 scales, 16 minima float16, [4][16] fours of two codes, low nibble first}; the same
+// With few rows a product takes as long as its weights take to arrive, or not much longer. So whoever multiplies a tile asks for
+// the weights of the next one meanwhile, over the end of a product too: which one that is must be known, so units are claimed ahead.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
-#include <vector>
 
-#include "integers.h"
-#include "vec.h"
+#include "tile.h"
 
 namespace rs {
 
-enum Kind { kind_bf16 = 0, kind_q8 = 1, kind_q4 = 2 };
+// The weights of the tile at `column`, of columns up to `end`.
+inline Stretch tile_weights(const Segment& s, int column, int end) {
+    const int columns = end - column >= TileSize<kind_bf16>::vecs * Vec::width ? TileSize<kind_bf16>::vecs * Vec::width : panel_columns;
+    return {s.data + column / panel_columns * s.panel_bytes, columns / panel_columns * s.panel_bytes};
+}
 
-constexpr int panel_columns = 16;
-constexpr int panel_vecs = panel_columns / Vec::width;
-constexpr int group_values = 32;
-constexpr long q8_group_bytes = 32 + 8 * 64;
-constexpr long q4_group_bytes = 64 + 4 * 64;
+// What a thread does at once: some columns of some rows.
+struct Unit {
+    const Segment* segment = nullptr;
+    int row_begin = 0, row_end = 0, begin = 0, end = 0;
 
-// Some outputs of a layer, of one kind.
-struct Segment {
-    Kind kind;
-    int n, k;
-    const char* data;
-    const float* bias;  // [n] or null
-    int first;          // output where it begins
-    long panel_bytes;
+    Stretch weights() const { return segment == nullptr ? Stretch{} : tile_weights(*segment, begin, end); }
 };
 
-struct Linear {
-    int n = 0, k = 0;
-    std::vector<Segment> segments;
-    bool has(Kind kind) const {
-        return std::any_of(segments.begin(), segments.end(), [kind](const Segment& s) { return s.kind == kind; });
-    }
-    bool coded() const { return has(kind_q8) || has(kind_q4); }
-};
-
-// Rows of x in the forms that the kinds want.
-struct Input {
-    const bf16* plain = nullptr;
-    long stride = 0;
-    RowCodes codes;
-};
-
-// What a tile came to, before it is rounded: rows of unit_columns values.
-constexpr int unit_columns = 48;  // a whole number of tiles with either instruction set
-struct Sums {
-    alignas(64) float at[8 * unit_columns];
-    void put(int row, int vec, Vec sum) { store(at + row * unit_columns + vec * Vec::width, sum); }
-};
-
-// With so few rows a pass waits for memory, and asks for what comes next.
-constexpr int few_rows = 4;
-constexpr long ahead_bytes = 4096;
-
-// Asks for what lies `ahead_bytes` after byte `at` of a panel: beyond its end, the panel of the next tile of NV vectors.
-template <int NV>
-void fetch_ahead(const Segment& s, const char* panel, long at) {
-    const long target = at + ahead_bytes;
-    _mm_prefetch(panel + target + (target < s.panel_bytes ? 0 : (NV / panel_vecs - 1) * s.panel_bytes), _MM_HINT_T1);
-}
-
-// ---- float ----------------------------------------------------------------------------------------------------------
-
-#if defined(__AVX512BF16__)
-using PairVec = __m512bh;
-inline PairVec load_pairs(const char* p) { return (__m512bh)_mm512_loadu_ps(p); }
-inline PairVec set_pair(const bf16* p) {
-    int32_t pair;
-    std::memcpy(&pair, p, sizeof pair);
-    return (__m512bh)_mm512_set1_epi32(pair);
-}
-inline Vec dot2(Vec sum, PairVec w, PairVec x) { return {_mm512_dpbf16_ps(sum.v, w, x)}; }
-#else
-struct PairVec {
-    Vec low, high;
-};
-inline PairVec load_pairs(const char* p) {
-    const Ints pairs = load_ints(p);
-    return {as_floats(shift_left<16>(pairs)), as_floats(keep_high_half(pairs))};
-}
-inline PairVec set_pair(const bf16* p) { return {set1(to_float(p[0])), set1(to_float(p[1]))}; }
-inline Vec dot2(Vec sum, const PairVec& w, const PairVec& x) { return fma(w.high, x.high, fma(w.low, x.low, sum)); }
-#endif
-
-template <int R, int NV>
-void tile_bf16(const Segment& s, const Input& in, int row, int column, Sums& sums) {
-    const char* w[NV];
-    for (int n = 0; n < NV; ++n) w[n] = panel_at(s.data, s.panel_bytes, column + n * Vec::width);
-    const bf16* x[R];
-    for (int r = 0; r < R; ++r) x[r] = in.plain + (row + r) * in.stride;
-    Vec sum[R][NV];
-    for (int r = 0; r < R; ++r)
-        for (int n = 0; n < NV; ++n) sum[r][n] = zero();
-    for (int k = 0; k < s.k; k += 2) {
-        PairVec col[NV];
-        for (int n = 0; n < NV; ++n) {
-            col[n] = load_pairs(w[n] + k * 32L);
-            if constexpr (R <= few_rows) fetch_ahead<NV>(s, w[n], k * 32L);
-        }
-        for (int r = 0; r < R; ++r) {
-            const PairVec v = set_pair(x[r] + k);
-            for (int n = 0; n < NV; ++n) sum[r][n] = dot2(sum[r][n], col[n], v);
-        }
-    }
-    for (int r = 0; r < R; ++r)
-        for (int n = 0; n < NV; ++n) sums.put(r, n, sum[r][n]);
-}
-
-// ---- integers -------------------------------------------------------------------------------------------------------
-
-// Codes 4j to 4j + 3 of a group.
-template <Kind kind>
-FourVec group_codes(const char* codes, int j) {
-    if constexpr (kind == kind_q8) return load_fours(codes + j * 64);
-    const Ints both = load_ints(codes + j / 2 * 64);
-    return as_fours(j % 2 == 0 ? low_nibbles(both) : high_nibbles(both));
-}
-
-// Groups of 32 inputs with scales of their own: integer sums within, float32 sums over them.
-template <Kind kind, int R, int NV>
-void tile_groups(const Segment& s, const Input& in, int row, int column, Sums& sums) {
-    constexpr long group_bytes = kind == kind_q8 ? q8_group_bytes : q4_group_bytes;
-    const RowCodes& rows = in.codes;
-    const int groups = s.k / group_values;
-    const char *w[NV], *scales[NV];
-    for (int n = 0; n < NV; ++n) {
-        const int at = column + n * Vec::width;
-        const char* panel = s.data + at / panel_columns * s.panel_bytes;
-        scales[n] = panel + at % panel_columns * 2;
-        w[n] = panel + (kind == kind_q8 ? 32 : 64) + at % panel_columns * 4;
-    }
-    Vec total[R][NV];
-    for (int r = 0; r < R; ++r)
-        for (int n = 0; n < NV; ++n) total[r][n] = zero();
-    for (int g = 0; g < groups; ++g) {
-        const long at = g * group_bytes;
-        const int8_t* x = rows.codes + row * rows.stride + g * group_values;
-        Ints sum[R][NV];
-        for (int r = 0; r < R; ++r) {
-            const Ints start = kind == kind_q8 ? set_ints(rows.offset[(row + r) * groups + g]) : set_ints(0);
-            for (int n = 0; n < NV; ++n) sum[r][n] = start;
-        }
-        if constexpr (R <= few_rows) {
-            for (int n = 0; n < NV; ++n)
-                for (long b = 0; b < group_bytes; b += 64) fetch_ahead<NV>(s, w[n], at + b);
-        }
-#pragma GCC unroll 8
-        for (int j = 0; j < 8; ++j) {
-            FourVec col[NV];
-            for (int n = 0; n < NV; ++n) col[n] = group_codes<kind>(w[n] + at, j);
-            for (int r = 0; r < R; ++r) {
-                const FourCodes v = set_four(x + r * rows.stride + 4 * j);
-                for (int n = 0; n < NV; ++n) sum[r][n] = dot4(sum[r][n], col[n], v);
-            }
-        }
-        Vec scale[NV], low[NV];
-        for (int n = 0; n < NV; ++n) {
-            scale[n] = load_halves(scales[n] + at);
-            low[n] = kind == kind_q4 ? load_halves(scales[n] + at + 32) : zero();
-        }
-        for (int r = 0; r < R; ++r) {
-            const long of = (row + r) * groups + g;
-            const Vec by = set1(rows.scale[of]), code_sum = set1(rows.sum[of]);
-            for (int n = 0; n < NV; ++n) {
-                total[r][n] = fma(mul(to_floats(sum[r][n]), by), scale[n], total[r][n]);
-                if constexpr (kind == kind_q4) total[r][n] = fma(code_sum, low[n], total[r][n]);
-            }
-        }
-    }
-    for (int r = 0; r < R; ++r)
-        for (int n = 0; n < NV; ++n) sums.put(r, n, total[r][n]);
-}
-
-// ---- tiles over rows and columns --------------------------------------------------------------------------------------
-
-// How many rows and vectors of columns fit the registers.
-template <Kind kind>
-struct TileSize {
-#if defined(__AVX512F__)
-    static constexpr int rows = kind == kind_bf16 ? 8 : 4, vecs = 3;
-#else
-    static constexpr int rows = kind == kind_bf16 ? 4 : 2, vecs = 2;
-#endif
-};
-
-template <Kind kind, int R, int NV>
-void tile(int rows, const Segment& s, const Input& in, int row, int column, Sums& sums) {
-    if (rows < R) {
-        if constexpr (R > 1) tile<kind, R - 1, NV>(rows, s, in, row, column, sums);
-    } else if constexpr (kind == kind_bf16) {
-        tile_bf16<R, NV>(s, in, row, column, sums);
-    } else {
-        tile_groups<kind, R, NV>(s, in, row, column, sums);
-    }
-}
-
-// Rounds the sums of a tile and writes them where they belong.
-template <class TOut>
-void write(const Sums& sums, const Segment& s, int rows, int columns, int column, TOut* to, long stride) {
-    for (int r = 0; r < rows; ++r)
-        for (int c = 0; c < columns; c += Vec::width) {
-            Vec sum = load(sums.at + r * unit_columns + c);
-            if (s.bias != nullptr) sum = add(sum, load(s.bias + column + c));
-            store(to + r * stride + column + c, sum);
-        }
-}
-
-// Columns [begin, end) of rows [row_begin, row_end), in passes of equal size rather than full ones and a rest.
+// In passes of equal size rather than full ones and a rest. `after` is what this thread reads when it is done.
 template <Kind kind, class TOut>
-void block(const Segment& s, const Input& in, int row_begin, int row_end, int begin, int end, TOut* to, long stride) {
+void block(const Unit& unit, const Input& in, const Stretch& after, TOut* to, long stride) {
     constexpr int most = TileSize<kind>::rows, vecs = TileSize<kind>::vecs;
-    const int rows = row_end - row_begin, passes = (rows + most - 1) / most;
+    const Segment& s = *unit.segment;
+    const int rows = unit.row_end - unit.row_begin, passes = (rows + most - 1) / most;
+    const int steps = s.k / (kind == kind_bf16 ? 2 : 4);
     Sums sums;
-    for (int column = begin; column < end;) {
-        const bool full = end - column >= vecs * Vec::width;
+    for (int column = unit.begin; column < unit.end;) {
+        const bool full = unit.end - column >= vecs * Vec::width;
         const int width = full ? vecs * Vec::width : panel_columns;
+        const Stretch next = column + width < unit.end ? tile_weights(s, column + width, unit.end) : after;
         for (int p = 0; p < passes; ++p) {
-            const int row = row_begin + rows * p / passes, count = row_begin + rows * (p + 1) / passes - row;
+            const int row = unit.row_begin + rows * p / passes, count = unit.row_begin + rows * (p + 1) / passes - row;
+            const Errand errand(next, p, passes, steps);
             if (full) {
-                tile<kind, most, vecs>(count, s, in, row, column, sums);
+                tile<kind, most, vecs>(count, s, in, row, column, errand, sums);
             } else {
-                tile<kind, most, panel_vecs>(count, s, in, row, column, sums);
+                tile<kind, most, panel_vecs>(count, s, in, row, column, errand, sums);
             }
             write(sums, s, count, width, column, to + row * stride, stride);
         }
@@ -239,39 +51,52 @@ void block(const Segment& s, const Input& in, int row_begin, int row_end, int be
 }
 
 template <class TOut>
-void block(const Segment& s, const Input& in, int row_begin, int row_end, int begin, int end, TOut* to, long stride) {
-    switch (s.kind) {
-        case kind_bf16: return block<kind_bf16>(s, in, row_begin, row_end, begin, end, to, stride);
-        case kind_q8: return block<kind_q8>(s, in, row_begin, row_end, begin, end, to, stride);
-        case kind_q4: return block<kind_q4>(s, in, row_begin, row_end, begin, end, to, stride);
+void block(const Unit& unit, const Input& in, const Stretch& after, TOut* to, long stride) {
+    to += unit.segment->first;
+    switch (unit.segment->kind) {
+        case kind_bf16: return block<kind_bf16>(unit, in, after, to, stride);
+        case kind_q8: return block<kind_q8>(unit, in, after, to, stride);
+        case kind_q4: return block<kind_q4>(unit, in, after, to, stride);
     }
 }
 
 constexpr int unit_rows = 128;
 constexpr int most_tiles = 8;
+constexpr int few_rows = 4;
 
-// Columns that a thread takes at once. With few rows they are many, so that it reads on where it has asked for what comes next.
+// Columns that a thread takes at once. With few rows they are many, so that it reads on through memory.
 inline int columns_at_once(int padded, int rows, int threads) {
     if (padded < 2 * threads * unit_columns) return panel_columns;
     if (rows > few_rows) return unit_columns;
     return std::clamp(padded / unit_columns / (2 * threads), 1, most_tiles) * unit_columns;
 }
 
-// Takes blocks of the product until none is left. All threads of a region call it with the same `next`, which starts at 0.
-template <class TOut>
-void multiply(const Linear& linear, const Input& in, int rows, TOut* to, long stride, int threads, std::atomic<int>& next) {
+// The `number`-th unit of a product of so many rows; one without a segment beyond the last.
+inline Unit find_unit(const Linear& linear, int rows, int threads, int number) {
     const int row_units = (rows + unit_rows - 1) / unit_rows;
-    int base = 0, unit = next.fetch_add(1);
     for (const Segment& s : linear.segments) {
         const int padded = (s.n + panel_columns - 1) / panel_columns * panel_columns;
         const int width = columns_at_once(padded, rows, threads);
-        const int columns = (padded + width - 1) / width, count = columns * row_units;
-        for (; unit < base + count; unit = next.fetch_add(1)) {
-            const int column = (unit - base) / row_units * width, part = (unit - base) % row_units;
-            block(s, in, rows * part / row_units, rows * (part + 1) / row_units, column, std::min(column + width, padded),
-                  to + s.first, stride);
+        const int count = (padded + width - 1) / width * row_units;
+        if (number < count) {
+            const int column = number / row_units * width, part = number % row_units;
+            return {&s, rows * part / row_units, rows * (part + 1) / row_units, column, std::min(column + width, padded)};
         }
-        base += count;
+        number -= count;
+    }
+    return {};
+}
+
+// Takes units of the product until none is left. All threads of a region call it with the same `next`, which starts at 0. A thread
+// claims a unit while it is at the one before, to ask for its weights meanwhile; during its last it asks for `after`.
+template <class TOut>
+void multiply(const Linear& linear, const Input& in, int rows, TOut* to, long stride, int thread, int threads, std::atomic<int>& next,
+              const Stretch& after = {}) {
+    for (Unit unit = find_unit(linear, rows, threads, thread); unit.segment != nullptr;) {
+        const Unit then = find_unit(linear, rows, threads, threads + next.fetch_add(1));
+        const bool same = then.segment == unit.segment && then.begin == unit.begin;  // other rows of the same weights
+        block(unit, in, same ? Stretch{} : then.segment == nullptr ? after : then.weights(), to, stride);
+        unit = then;
     }
 }
 

@@ -74,14 +74,14 @@ class Crew {
             }
             each_row(rows, [&](long r) { take_row(layer, i == last, residual, r); });
             meet();
-            product(*layer.o, attended, s_.q_width(), rows, s_.x, hidden_, 4 * i + 1);
+            product(*layer.o, attended, s_.q_width(), rows, s_.x, hidden_, 4 * i + 1, layer.gate_up);
             each_row(rows, [&](long r) {
                 T* x = s_.x + r * hidden_;
                 add_normalise(x, residual + r * hidden_, weight(layer.mlp_norm), hidden_, eps_);
                 s_.codes.encode_row(*layer.gate_up, x, r);
             });
             meet();
-            product(*layer.gate_up, s_.x, hidden_, rows, s_.gate_up, 2 * s_.stack.inner, 4 * i + 2);
+            product(*layer.gate_up, s_.x, hidden_, rows, s_.gate_up, 2 * s_.stack.inner, 4 * i + 2, layer.down);
             each_row(rows, [&](long r) {
                 const int inner = s_.stack.inner;
                 const T* gate = s_.gate_up + r * 2 * inner;
@@ -89,8 +89,8 @@ class Crew {
                 s_.codes.encode_row(*layer.down, s_.inner + r * inner, r);
             });
             meet();
-            product(*layer.down, s_.inner, s_.stack.inner, rows, s_.x, hidden_, 4 * i + 3);
             const StackLayer* next = i == last ? nullptr : &stack.layers[static_cast<size_t>(i) + 1];
+            product(*layer.down, s_.inner, s_.stack.inner, rows, s_.x, hidden_, 4 * i + 3, next == nullptr ? nullptr : next->qkv);
             each_row(rows, [&](long r) {
                 T* x = s_.x + r * hidden_;
                 add_normalise(x, residual + r * hidden_, weight(next == nullptr ? stack.final_norm : next->attn_norm), hidden_, eps_);
@@ -111,15 +111,17 @@ class Crew {
     }
 
     // Waits until the product is whole.
-    void product(const Linear& linear, const T* x, long stride, long rows, T* to, long to_stride, int counter) {
-        multiply(linear, s_.codes.input(x, stride), static_cast<int>(rows), to, to_stride, count_, s_.stack.counters[counter]);
+    void product(const Linear& linear, const T* x, long stride, long rows, T* to, long to_stride, int counter, const Linear* then) {
+        const int count = static_cast<int>(rows);
+        const Stretch after = then == nullptr ? Stretch{} : find_unit(*then, count, count_, thread_).weights();
+        multiply(linear, s_.codes.input(x, stride), count, to, to_stride, thread_, count_, s_.stack.counters[counter], after);
         meet();
     }
 
     void attend(const StackLayer& layer, int i) {
         const int dim = shape_.head_dim, heads = shape_.q_heads, kv_heads = shape_.kv_heads, width = s_.qkv_width();
         meet();
-        product(*layer.qkv, s_.x, hidden_, s_.tokens, s_.qkv, width, 4 * i);
+        product(*layer.qkv, s_.x, hidden_, s_.tokens, s_.qkv, width, 4 * i, layer.o);
         T *keys = s_.qkv + heads * dim, *values = keys + kv_heads * dim;
         const Layer<T, T> view{s_.pool + 2 * i * s_.plane, s_.pool + (2 * i + 1) * s_.plane, s_.qkv, keys, values, width, width, width, s_.attended};
         each_row(s_.tokens, [&](long r) {
