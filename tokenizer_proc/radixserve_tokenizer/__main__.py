@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import logging
 import os
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from radixserve_tokenizer.collector import Collector
 from radixserve_tokenizer.config import TokenizerConfig
 from radixserve_tokenizer.grammar.service import GrammarService
 from radixserve_tokenizer.programs.transcript import TextModel
@@ -54,8 +54,7 @@ def main() -> int:
         server = Server(config, text, compiler, compiler.fileno())
         signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
         signal.signal(signal.SIGINT, lambda number, frame: server.stop())
-        gc.collect()
-        gc.freeze()  # the vocabulary is for ever: no collection needs to look at it again
+        Collector().install()  # the vocabulary is for ever
         server.run()
     except (AddressError, AccountFileError, TenantSettingsError) as error:
         logger.error("%s", error)
