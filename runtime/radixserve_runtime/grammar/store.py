@@ -117,7 +117,10 @@ class GrammarStore:
         import xgrammar
 
         if self._compiler is None:
-            self._compiler = xgrammar.GrammarCompiler(self._info(), max_threads=1, cache_enabled=False)
+            # What masks need is worked out when a state is first reached: of twenty tools all of it would hold up a step for 0.3 s.
+            self._compiler = xgrammar.GrammarCompiler(
+                self._info(), max_threads=1, cache_enabled=False, enable_dynamic_compilation=True
+            )
         return self._compiler.compile_grammar(xgrammar.Grammar.from_ebnf(text))
 
     def _info(self) -> Any:

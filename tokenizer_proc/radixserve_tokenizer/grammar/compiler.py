@@ -56,6 +56,8 @@ class Compiler:
         )
         # What is worth keeping is kept by the caller, in its serialised form.
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        self._lazy_compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False, enable_dynamic_compilation=True)
+        """Leaves masks to when they are first needed, as the runtime's does."""
 
     def compile(self, kind: str, source: str) -> bytes:
         """What the runtime loads: xgrammar's serialised form of a prepared constraint, or the text of its grammar, which was
@@ -82,14 +84,16 @@ class Compiler:
         text = correct_text(text)
         line = COUNTS_LINE + " ".join(map(str, sorted(counts))).encode() + b"\n" if counts else b""
         started_s = time.process_time()  # not the clock: the machine may be busy
-        compiled: Any = self._compiler.compile_grammar(self._xgrammar.Grammar.from_ebnf(text))
+        is_text = kind == "composite" and not is_foreign
+        compiler = self._lazy_compiler if is_text else self._compiler
+        compiled: Any = compiler.compile_grammar(self._xgrammar.Grammar.from_ebnf(text))
         if not self._can_begin(compiled):
             raise CompileError("the grammar allows no text, not even an empty one")
         if is_foreign:
             self._check_masks(compiled)
-        # The serialised form holds the whole automaton once for each rule: of twenty tools it would be 40 MB, which take ten
-        # times as long to load as the text takes to compile.
-        if kind == "composite" and time.process_time() - started_s <= MAX_RECOMPILE_S:
+        # The serialised form holds the whole automaton once for each rule: of twenty tools it would be 40 MB, which take a
+        # hundred times as long to load as the text takes to compile without its masks.
+        if is_text and time.process_time() - started_s <= MAX_RECOMPILE_S:
             return line + text.encode()
         return line + str(compiled.serialize_json()).encode()
 
