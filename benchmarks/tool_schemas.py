@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import jsonschema
+import msgspec
 
 import radixserve as rs
 from benchmarks.tool_samples import Sample, sample
@@ -67,6 +68,14 @@ def compile_all(model: Path, samples: Sequence[Sample]) -> tuple[dict[str, Any],
         "kinds": dict(Counter(kind for each in samples for kind in each.kinds)),
     }
     return figures, accepted
+
+
+def bounded(each: Sample, max_text: int) -> Sample:
+    """The same tool, with the keyword that bounds strings without a bound of their own."""
+    if not max_text:
+        return each
+    schema = {"x-max-text": max_text, **each.schema}
+    return each._replace(tool=msgspec.structs.replace(each.tool, parameters=json.dumps(schema)), schema=schema)
 
 
 class _Call:
@@ -150,10 +159,12 @@ def _problem(done: wire.Done, each: Sample) -> str:
 @click.option("--generate", "num_calls", default=0, help="Calls to generate with the model.")
 @click.option("--model", default="smollm2-135m", help="Model.")
 @click.option("--at-a-time", default=16, help="Calls at a time.")
-def main(schemas: int, num_calls: int, model: str, at_a_time: int) -> None:
+@click.option("--first", default=0, help="Leave out so many schemas before.")
+@click.option("--max-text", default=0, help="Ask for strings of at most so many characters, where a schema says nothing.")
+def main(schemas: int, num_calls: int, model: str, at_a_time: int, first: int, max_text: int) -> None:
     """Print the figures as JSON."""
     path = resolve(model)
-    figures, accepted = compile_all(path, [sample(number) for number in range(schemas)])
+    figures, accepted = compile_all(path, [bounded(sample(number), max_text) for number in range(first, first + schemas)])
     print(json.dumps(figures, indent=2, ensure_ascii=False))
     if num_calls:
         with rs.Engine(str(path)) as engine:

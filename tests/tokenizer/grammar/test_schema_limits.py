@@ -110,3 +110,23 @@ def test_a_grammar_that_nothing_can_begin(grammar: str, sentences) -> None:
     with pytest.raises(CompileError, match="no text"):
         sentences.compiler.compile("ebnf", grammar)
     assert sentences.accepts(sentences.compiler.compile("ebnf", 'root ::= ""'), "")
+
+
+def test_a_bound_for_strings_that_have_none(sentences) -> None:
+    """It is asked for in the schema itself, so it can be in every request that has one."""
+    properties = {
+        "a": {"type": "string"},
+        "b": {"type": "string", "maxLength": 9},
+        "c": {"enum": ["abcdefgh"]},
+        "d": {"minLength": 7},
+        "e": {},
+    }
+    schema = {"x-max-text": 5, "type": "object", "properties": properties}
+    payload = sentences.compile(Constraint(kind="json_schema", source=json.dumps(schema)))
+    for value in ({"a": "12345"}, {"b": "123456789"}, {"c": "abcdefgh"}, {"d": "1234567"}, {"e": ["12345", {"longer_key": 1}]}):
+        assert sentences.accepts(payload, json.dumps(value))
+    for value in ({"a": "123456"}, {"b": "1234567890"}, {"d": "12345678"}, {"e": ["123456"]}):
+        assert not sentences.accepts(payload, json.dumps(value))
+    for wrong in (-1, "5", 1.5):
+        with pytest.raises(CompileError, match="x-max-text"):
+            sentences.compile(Constraint(kind="json_schema", source=json.dumps({"x-max-text": wrong, "type": "string"})))

@@ -42,20 +42,62 @@ CASES: list[tuple[dict[str, Any], list[str], list[str]]] = [
         ["", CALL, f"{CALL}\n<fn=put>1</fn>"],
         [f"{CALL}{CALL}", f"{CALL}\n", "x"],
     ),
-    ({"format": {"type": "tags_with_separator", "tags": [PUT], "separator": ",", "at_least_one": True, "stop_after_first": True}},
-     ["<fn=put>1</fn>"], ["", "<fn=put>1</fn>,<fn=put>1</fn>"]),  # fmt: skip
     (
-        {"format": {"type": "sequence", "elements": [
-            {"type": "tag", "begin": "<think>", "content": {"type": "any_text", "excludes": ["<tool>"]}, "end": "</think>"},
-            {"type": "optional", "content": {"type": "const_string", "value": "\n"}},
-            {"type": "or", "elements": [{"type": "grammar", "grammar": 'root ::= "yes" | no\nno ::= "no"'}, {"type": "json_schema", "json_schema": True}]},
-        ]}},
+        {
+            "format": {
+                "type": "tags_with_separator",
+                "tags": [PUT],
+                "separator": ",",
+                "at_least_one": True,
+                "stop_after_first": True,
+            }
+        },
+        ["<fn=put>1</fn>"],
+        ["", "<fn=put>1</fn>,<fn=put>1</fn>"],
+    ),
+    (
+        {
+            "format": {
+                "type": "sequence",
+                "elements": [
+                    {
+                        "type": "tag",
+                        "begin": "<think>",
+                        "content": {"type": "any_text", "excludes": ["<tool>"]},
+                        "end": "</think>",
+                    },
+                    {"type": "optional", "content": {"type": "const_string", "value": "\n"}},
+                    {
+                        "type": "or",
+                        "elements": [
+                            {"type": "grammar", "grammar": 'root ::= "yes" | no\nno ::= "no"'},
+                            {"type": "json_schema", "json_schema": True},
+                        ],
+                    },
+                ],
+            }
+        },
         ['<think>"a long thought"</think>\nyes', "<think></think>no", '<think>a</think>{"a": [1]}'],
         ["yes", "<think>a</think>", "<think><tool></think>yes", "<think>a</think></think>yes"],
-    ),  # fmt: skip
-    ({"format": {"type": "repeat", "min": 1, "max": 2, "content": {"type": "sequence", "elements": [
-        {"type": "const_string", "value": "a"}, {"type": "plus", "content": {"type": "const_string", "value": "b"}}]}}},
-     ["ab", "abbab"], ["", "a", "ababab"]),  # fmt: skip
+    ),
+    (
+        {
+            "format": {
+                "type": "repeat",
+                "min": 1,
+                "max": 2,
+                "content": {
+                    "type": "sequence",
+                    "elements": [
+                        {"type": "const_string", "value": "a"},
+                        {"type": "plus", "content": {"type": "const_string", "value": "b"}},
+                    ],
+                },
+            }
+        },
+        ["ab", "abbab"],
+        ["", "a", "ababab"],
+    ),
 ]
 
 

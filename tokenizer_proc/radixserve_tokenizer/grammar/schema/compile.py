@@ -14,7 +14,11 @@ from radixserve_tokenizer.grammar.schema.errors import TooComplexError
 from radixserve_tokenizer.grammar.schema.values import ANYTHING
 from radixserve_tokenizer.grammar.schema.work import MAX_STEPS, at_most
 from radixserve_tokenizer.grammar.schema.write import Writer
+from radixserve_tokenizer.grammar.values import count
 
+TEXT_LIMIT = "x-max-text"
+"""A keyword of ours at a schema's root: strings that nothing bounds (no `maxLength`, `pattern`, `format`, `enum`) have at most so many
+characters. For small models, which may never end one."""
 MAX_TEXT = 512 << 10
 """Characters of a grammar. The compiler takes seconds and hundreds of MB for some half of it."""
 
@@ -32,11 +36,12 @@ def schema_grammar(schema: Any, *, closed: bool = True) -> str:
     goal = ANYTHING if schema is True else frozenset({(document.root, True)})
     try:
         with at_most(MAX_STEPS):
-            writer = Writer(meaning)
+            limit = count(schema[TEXT_LIMIT], TEXT_LIMIT, "") if isinstance(schema, dict) and TEXT_LIMIT in schema else None
+            writer = Writer(meaning, limit=limit)
             text = writer.grammar(goal)
             counts = writer.strings.counts
             if counts:
-                text = Writer(meaning, counts, shares=writer.shares).grammar(goal)
+                text = Writer(meaning, counts, shares=writer.shares, limit=limit).grammar(goal)
     except RecursionError as error:
         raise TooComplexError("it is nested too deep") from error
     except RegexError as error:

@@ -43,9 +43,11 @@ _NUMBER = Text(
 
 
 class Writer:
-    """Writes the rules of one schema. `counts` and `shares`: see `Strings`."""
+    """Writes the rules of one schema. `counts`, `shares` and `limit`: see `Strings`."""
 
-    def __init__(self, meaning: Meaning, counts: frozenset[int] = frozenset(), *, shares: bool = False) -> None:
+    def __init__(
+        self, meaning: Meaning, counts: frozenset[int] = frozenset(), *, shares: bool = False, limit: int | None = None
+    ) -> None:
         self.meaning = meaning
         self.rules = Rules()
         self._of_goal: dict[Goal, Ref] = {}
@@ -53,7 +55,7 @@ class Writer:
         """Goals that come down to the same values are written once."""
         self._pending: list[Goal] = []
         self._shared: dict[str, Ref] = {}
-        self.strings = Strings(self._once, self.language, counts, shares=shares)
+        self.strings = Strings(self._once, self.language, counts, shares=shares, limit=limit)
         self.shares = False
         """Whether strings that are written differently may stand at one place."""
 

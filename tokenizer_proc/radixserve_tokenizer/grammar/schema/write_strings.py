@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from radixserve_tokenizer.grammar import charset
@@ -35,10 +36,20 @@ class Strings:
     `shares` whether different strings may stand at one place, so that all of them have to let marks pass.
     """
 
-    def __init__(self, once: Once, language: Language, counts: frozenset[int] = frozenset(), *, shares: bool = False) -> None:
+    def __init__(
+        self,
+        once: Once,
+        language: Language,
+        counts: frozenset[int] = frozenset(),
+        *,
+        shares: bool = False,
+        limit: int | None = None,
+    ) -> None:
+        """`limit`: the most characters of a string of which nothing else says how it ends."""
         self._once = once
         self._language = language
         self._counts = counts
+        self._limit = limit
         self._passes = bool(counts) and shares
         self._marks = Marks(inside_json_string, inside=True)
 
@@ -49,6 +60,8 @@ class Strings:
 
     def value(self, texts: Texts) -> Expr:
         """A string. Raises `TooComplexError`."""
+        if self._limit is not None and texts.high is None and not (texts.patterns or texts.excluded) and texts.allowed is None:
+            texts = replace(texts, high=max(self._limit, texts.low))
         if texts.allowed is not None:
             return Alt(tuple(Text(self._word(word)) for word in sorted(texts.allowed)))
         if not texts.excluded and not texts.patterns and not texts.low and texts.high is None:
