@@ -146,13 +146,12 @@ def test_results_follow_a_call_in_the_log_as_it_was_generated() -> None:
         gen(4),
     )
     prompt = w.runtime.prompts[w.sent_generations()[-1].request_id]
-    assert (
-        prompt[: len(w.runtime.prompts[w.sent_generations()[0].request_id])]
-        == w.runtime.prompts[w.sent_generations()[0].request_id]
-    )
+    first = w.runtime.prompts[w.sent_generations()[0].request_id]
+    assert prompt[: len(first)] == first
     text = tokenizer().decode(prompt, skip_special=False)
-    assert f"{CALL}<|end|>\n<|start|>user\n<tool_response>\n<|end|>\n</tool_response><|end|>" in text
-    assert prompt.count(tokenizer().special["<|end|>"]) == 4  # system, user, assistant, result: none from the result's text
+    assert f"{CALL}<|end|>\n<|start|>user\nResult: <|end|><|end|>" in text
+    end = tokenizer().special["<|end|>"]
+    assert prompt.count(end) == first.count(end) + 2  # the turn and the result: none from the result's text
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ class NativeTools(Protocol):
         """What the system message says about the tools (OpenAI's definitions)."""
         ...
 
+    def examples(self, tools: Sequence[Mapping[str, Any]]) -> Sequence[tuple[str, str]]:
+        """Turns (role, text) that are shown before the conversation."""
+        ...
+
     def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
         """Past calls, each a name and arguments (an object, or text)."""
         ...
@@ -116,6 +120,7 @@ class ToolText:
         self._native = native
         self._variable: list[Any] | None = None
         self._text = ""
+        self._examples: tuple[Mapping[str, Any], ...] = ()
         self._merged: tuple[str, str, str] = ("", "", "")
         """A message's content, the tools' text, and the content with that text: made once, as long as they stay."""
 
@@ -135,6 +140,8 @@ class ToolText:
         native = None if self._support.tools else self._native
         self._variable = inputs.add_value(list(tools), "tools") if tools and native is None else None
         self._text = native.instructions(tools) if tools and native is not None else ""
+        shown = native.examples(tools) if tools and native is not None and self._support.system else ()
+        self._examples = tuple({"role": role, "content": inputs.add_text(text, "tools")} for role, text in shown)
 
     def said(self, role: str, content: Sequence[str | Ids], fields: Mapping[str, Any]) -> Said:
         """A message, with its calls or its result put into words where the template has none for them."""
@@ -159,15 +166,18 @@ class ToolText:
         return "c" + hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[: length - 1]
 
     def messages(self, messages: Sequence[Mapping[str, Any]], inputs: Inputs) -> list[Mapping[str, Any]]:
-        """The conversation's messages, with the tools' text in the system message (or the first user's, without such)."""
+        """The conversation's messages, with the tools' text in the system message (or the first user's, without such), and
+        examples behind it."""
         if not self._text:
             return list(messages)
         roles = ("system", "developer") if self._support.system else ("user",)
         for index, message in enumerate(messages):
             if message["role"] in roles and (index == 0 or not self._support.system):
                 merged = {**message, "content": self._merge(message["content"], inputs)}
-                return [*messages[:index], merged, *messages[index + 1 :]]
-        return [{"role": "system", "content": self._merge("", inputs)}, *messages] if self._support.system else list(messages)
+                return [*messages[:index], merged, *self._examples, *messages[index + 1 :]]
+        if not self._support.system:
+            return list(messages)
+        return [{"role": "system", "content": self._merge("", inputs)}, *self._examples, *messages]
 
     def _merge(self, content: str, inputs: Inputs) -> str:
         if self._merged[:2] != (content, self._text):

@@ -85,6 +85,10 @@ class ToolFormat(ABC):
     def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """What the system message says about the tools (OpenAI's definitions)."""
 
+    def examples(self, tools: Sequence[Mapping[str, Any]]) -> Sequence[tuple[str, str]]:
+        """Turns (role, text) that are shown before the conversation, where telling the model how to call is not enough."""
+        return ()
+
     @abstractmethod
     def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
         """Past calls (name, arguments as an object or text) as the model would have written them."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from radixserve_tokenizer.grammar.composite import Part, part_name
 from radixserve_tokenizer.grammar.patterns import literal_rule
 from radixserve_tokenizer.tools.errors import CallSyntaxError
+from radixserve_tokenizer.tools.examples import shown_calls
 from radixserve_tokenizer.tools.format import CallGrammar, ToolFormat, Use, call_json, to_json
 from radixserve_tokenizer.tools.jsoncall import JsonCall
 from radixserve_tokenizer.tools.marks import Mark, mark
@@ -100,9 +101,17 @@ class SmolLM2(Hermes):
             "Give every argument that is required, with a value of its type. If no function fits, answer in plain text."
         )
 
+    def examples(self, tools: Sequence[Mapping[str, Any]]) -> Sequence[tuple[str, str]]:
+        """Calls of the first of these tools."""
+        return shown_calls(tools, self)
+
     def calls_text(self, calls: Sequence[tuple[str, Any]]) -> str:
         """One list."""
         return f"<tool_call>[{', '.join(call_json(name, arguments) for name, arguments in calls)}]</tool_call>"
+
+    def result_text(self, text: str, name: str) -> str:
+        """Without tags: a small model takes the one of results for the one of calls, and repeats it."""
+        return f"Result: {text}"
 
 
 class ListParser(CallParser):
