@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import h11
 import orjson
@@ -31,6 +31,7 @@ log = logging.getLogger("radixserve.http")
 #: Beyond the limit so many connections are told why; what comes beside them is cut off at once.
 _MAX_TOLD = 256
 _LOG_EVERY_S = 10.0
+_PROBES = ("/health", "/metrics")
 
 
 class BoundedProtocol(H11Protocol):
@@ -50,7 +51,7 @@ class BoundedProtocol(H11Protocol):
         above = len(self.connections) - self.settings.max_connections
         if above > 0:
             self.refusals.count()
-            self.app = _refuse
+            self.app = _refusing(self.app)
         if above > _MAX_TOLD:
             transport.abort()
             return
@@ -168,9 +169,16 @@ def bounded_protocol(settings: HttpConfig) -> type[BoundedProtocol]:
     return Bounded
 
 
-async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "http":
+def _refusing(app: Any) -> Any:
+    """What answers on a connection above the limit: probes still get the truth, or a server that is busy would be taken for a dead one."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in _PROBES:
+            await app(scope, receive, send)
+            return
         error = UnavailableError("This server has as many connections as it takes. Try again.", code="too_many_connections")
         response = error_response(error, scope["path"])
         response.headers["connection"] = "close"
         await response(scope, receive, send)
+
+    return refuse

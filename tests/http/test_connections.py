@@ -138,7 +138,7 @@ def patient(fake: FakeClient) -> Iterator[Live]:
         yield server
 
 
-def test_one_connection_too_many_is_told_so(patient: Live, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_connection_too_many_is_told_so(patient: Live, fake: FakeClient, caplog: pytest.LogCaptureFixture) -> None:
     with ExitStack() as stack:
         client = stack.enter_context(httpx.Client(base_url=patient.url))
         assert client.post(TEXT, json=ASK).status_code == 200
@@ -147,6 +147,8 @@ def test_one_connection_too_many_is_told_so(patient: Live, caplog: pytest.LogCap
             refused = httpx.post(patient.url + path, json=ASK)
             assert (refused.status_code, refused.headers["retry-after"], refused.headers["connection"]) == (503, "1", "close")
         assert refused.json()["type"] == "error"
+        fake.answers["health"] = {"status": "ok"}
+        assert httpx.get(f"{patient.url}/health").status_code == 200  # a busy server is not a dead one
         assert client.post(TEXT, json=ASK).status_code == 200  # who was there before is served
         for one in idle:
             one.close()
