@@ -66,8 +66,9 @@ class CountedGrammar(RequestGrammar):
             if ahead:
                 self._fill_across(row, ahead)
         row &= self._lengths.without_marks
-        if place.state != TEXT:
-            self._check_openings(row)
+        opening = self._lengths.opening(self._counts[0])
+        if opening is not None and place.state != TEXT:
+            self._check_openings(row, opening)
 
     def _fill_across(self, row: torch.Tensor, ahead: list[int]) -> None:
         """Tokens that don't reach a mark as the grammar has them now, those that do as it has them after the mark."""
@@ -91,9 +92,8 @@ class CountedGrammar(RequestGrammar):
             if num_steps:
                 self._matcher.rollback(num_steps)
 
-    def _check_openings(self, row: torch.Tensor) -> None:
+    def _check_openings(self, row: torch.Tensor, opening: torch.Tensor) -> None:
         """Tokens in which a string begins and reaches a mark: whether they are allowed shows when they are tried."""
-        opening = self._lengths.opening(self._counts[0])
         self._row.copy_(row)
         self._row &= opening
         if not self._row.any():

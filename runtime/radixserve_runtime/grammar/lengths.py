@@ -50,6 +50,7 @@ class TokenLengths:
         self._below: dict[tuple[int, int], torch.Tensor] = {}
         self._opening: dict[int, torch.Tensor] = {}
         self._runs = self._after_quotes()
+        self._longest_run = int(self._runs.max(initial=0))
         self.without_marks = self._mask(~(self._bytes == MARK_BYTE).any(axis=1))
         """Tokens that can't be a part of a mark."""
         for state in (NORMAL, TEXT):
@@ -67,11 +68,12 @@ class TokenLengths:
             found = self._below[state, limit] = self._mask(self._of(state) < limit)
         return found
 
-    def opening(self, limit: int) -> torch.Tensor:
-        """Tokens with at least so many characters behind a quote in them."""
+    def opening(self, limit: int) -> torch.Tensor | None:
+        """Tokens with at least so many characters behind a quote in them; None where there are none."""
+        if limit > self._longest_run:
+            return None
         found = self._opening.get(limit)
         if found is None:
-            # One mask for all limits that nothing reaches.
             found = self._opening[limit] = self._mask(self._runs >= limit)
         return found
 

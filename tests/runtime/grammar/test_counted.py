@@ -93,6 +93,8 @@ SCHEMAS = {
     "two": {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"type": "string", "maxLength": 6}}},
     "words": {"anyOf": [{"type": "string", "maxLength": 3}, {"enum": ["abcdefgh", "ab", "zz-1"]}]},
     "pattern": {"type": "string", "pattern": "^[a-z]{1,12}-[0-9]{2}$"},
+    "varying": {"type": "string", "pattern": "^a[a-z]{2,12}-[0-9]{0,2}(x|zz)?$"},
+    "varying least": {"type": "string", "pattern": "^[a-z]{4,12}[a1]{1,2}$"},
     "name": {"type": "string", "pattern": "^[a-z]+$", "minLength": 3, "maxLength": 11},
     "hash": {"type": "string", "pattern": "^x[0-9a-b]{9}$"},
     "beside": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "string", "pattern": "^(ab)+$"}]},
@@ -190,7 +192,18 @@ def test_drafts_are_taken_back(store: Store) -> None:
         drafted.rollback(1000)
 
 
-EXPRESSIONS = [r"[a-z]{1,20}", r"x-\d{12}", r"(a|b){9,}", r".{3,15}", r"[^a]{0,10}-1", r"(ab){1,12}", r"([a-z]{1,10} ){1,3}"]
+EXPRESSIONS = [
+    r"[a-z]{1,20}",
+    r"x-\d{12}",
+    r"(a|b){9,}",
+    r".{3,15}",
+    r"[^a]{0,10}-1",
+    r"(ab){1,12}",
+    r"([a-z]{1,10} ){1,3}",
+    r"[ab]{5,12}x?1",
+    r"[ab]{3,12}-[b1]{0,3}",
+    r"[ab]{9}[abx]{1,3}",
+]
 
 
 @settings(max_examples=200, deadline=None)

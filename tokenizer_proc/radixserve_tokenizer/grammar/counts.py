@@ -47,24 +47,37 @@ class Counted:
 def counted_part(node: Node, low: int = 0, high: int | None = None) -> Counted | None:
     """An expression for a whole text of `low` to `high` characters in that form; None where it hasn't that form."""
     parts = _flat(node)
-    places = [index for index, part in enumerate(parts) if isinstance(part, Repeat) and part.low != part.high]
-    if not places:
-        places = [index for index, part in enumerate(parts) if isinstance(part, Repeat) and part.low > MAX_REPEATED][:1]
-    if len(places) != 1:
+    place = _place(parts)
+    if place is None:
         return None
-    (place,) = places
-    region = parts[place]
+    region, before, after = parts[place], parts[:place], parts[place + 1 :]
     assert isinstance(region, Repeat)
     chars = _as_chars(region.node)
-    widths = [_width(part) for index, part in enumerate(parts) if index != place]
-    if chars is None or None in widths:
+    widths = [_width(part) for part in after]
+    if chars is None or None in map(_width, before):
         return None
-    around = sum(width or 0 for width in widths)
+    if None in widths:
+        # Of a length that varies: then only the region's own is counted, and what follows it has to begin with a character.
+        if low or high is not None or not widths[0] or any(map(is_long, after)):
+            return None
+    elif after and not any(widths):
+        return None
+    around = sum(_width(part) or 0 for part in (*before, *after))
     highs = [
         one for one in (region.high if region.high >= 0 else None, None if high is None else high - around) if one is not None
     ]
-    found = Counted(chars, max(region.low, low - around), min(highs) if highs else None, parts[:place], parts[place + 1 :])
+    found = Counted(chars, max(region.low, low - around), min(highs) if highs else None, before, after)
     return found if found.high is None or found.low <= found.high else None
+
+
+def _place(parts: tuple[Node, ...]) -> int | None:
+    """Where the part is whose characters have to be counted: the only one of a length that varies, or else the only long one."""
+    varying = [index for index, part in enumerate(parts) if isinstance(part, Repeat) and part.low != part.high]
+    if len(varying) != 1:
+        varying = [index for index, part in enumerate(parts) if isinstance(part, Repeat) and is_long(part)][
+            : 1 if not varying else None
+        ]
+    return varying[0] if len(varying) == 1 else None
 
 
 def _flat(node: Node) -> tuple[Node, ...]:
