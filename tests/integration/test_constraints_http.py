@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,9 +33,57 @@ def test_an_answer_is_one_of_some_hundred_choices(tiny: Server, more: dict[str, 
     assert {choice["text"] for choice in choices} <= set(CHOICES)
 
 
+TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "triggered_tags",
+        "triggers": ["<a>"],
+        "tags": [
+            {
+                "type": "tag",
+                "begin": "<a>",
+                "content": {
+                    "type": "json_schema",
+                    "json_schema": {"type": "array", "items": {"type": "string", "maxLength": 30}, "minItems": 1, "maxItems": 3},
+                },
+                "end": "</a>",
+            }
+        ],
+        "at_least_one": True,
+        "stop_after_first": True,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "more", [{"response_format": TAG}, {"structured_outputs": {"structural_tag": json.dumps(TAG)}}], ids=["format", "structured"]
+)
+def test_structural_tags(tiny: Server, more: dict[str, Any]) -> None:
+    for choice in tiny.complete(prompt="x", n=4, seed=1, temperature=1, max_tokens=300, **more)["choices"]:
+        assert choice["finish_reason"] == "stop"
+        assert choice["text"].startswith("<a>")
+        texts = json.loads(choice["text"].removeprefix("<a>").removesuffix("</a>"))
+        assert 1 <= len(texts) <= 3
+        assert all(len(text) <= 30 for text in texts)
+
+
+@pytest.mark.parametrize("length", [2, 30, 200])
+def test_lengths_are_kept_to_the_character(tiny: Server, length: int) -> None:
+    """A model of random weights never ends a string by itself: it comes to the bound."""
+    schema = {"type": "string", "minLength": length - 1, "maxLength": length}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for choice in tiny.complete(prompt="x", n=4, seed=2, temperature=1, max_tokens=500, response_format=form)["choices"]:
+        assert choice["finish_reason"] == "stop"
+        assert length - 1 <= len(json.loads(choice["text"])) <= length
+    expression = {"regex": f"[a-z]{{{length - 1},{length}}}-[0-9]{{0,2}}"}
+    for choice in tiny.complete(prompt="x", n=4, seed=2, temperature=1, max_tokens=500, structured_outputs=expression)["choices"]:
+        assert length - 1 <= len(choice["text"].partition("-")[0]) <= length
+
+
 @pytest.mark.parametrize(
     ("more", "param"),
     [
+        ({"response_format": {"type": "structural_tag", "format": {"type": "token", "token": 3}}}, "response_format"),
         ({"guided_regex": "a" * 5000}, "guided_regex"),
         ({"structured_outputs": {"regex": "(?=a)b"}}, "structured_outputs.regex"),
         ({"guided_choice": ["x" * 50_000]}, "guided_choice"),
@@ -44,7 +93,7 @@ def test_an_answer_is_one_of_some_hundred_choices(tiny: Server, more: dict[str, 
             "response_format.json_schema.schema",
         ),
     ],
-    ids=["long", "look-ahead", "choices", "grammar", "schema"],
+    ids=["tag", "long", "look-ahead", "choices", "grammar", "schema"],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_constraint_that_can_not_be_enforced_names_its_field(
