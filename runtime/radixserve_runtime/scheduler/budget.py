@@ -4,12 +4,17 @@ Every token of prefill makes the running streams wait. Cutting a prompt into sma
 marginal cost of a token is about the same in small chunks; what it costs is one step's fixed cost (reading the weights)
 for each chunk, which the decodes of that step pay anyway. So:
 
-- nothing decodes: the whole token budget is for prefill;
+- nothing decodes: the whole token budget is for prefill. Where several sequences that will decode want it, only the first
+  chunk has all of it, and others join up to `STAGGER_SHARE`: those that begin in one step end in one step where their outputs are as
+  long, and so do those that follow them, wave after wave, each of which waits for the prefill of the whole wave. Spread out
+  once, they come one by one;
 - `itl_target_ms` is set: the predicted step stays below it;
 - otherwise a mixed step may take `mixed_step_factor` (2) times the pure decode step of the same batch, so that a long
-  prompt beside many streams at most doubles their gaps. Where more sequences want to be prefilled (and have a slot)
-  than decode, the extra time grows with that ratio, up to `MAX_BACKLOG_FACTOR`: sixteen prompts that arrive beside one
-  stream are not starved for the sake of that one, which pays with a longer gap while they start.
+  prompt beside many streams at most doubles their gaps. Where several sequences want to be prefilled (and have a slot), the
+  extra time is as many times that, up to `BURST_FACTOR`: each of them waits for its first token as long as the streams
+  wait for one more. Where more want it than decode, it grows with that ratio, up to `MAX_BACKLOG_FACTOR`: sixteen prompts
+  that arrive beside one stream are not starved for the sake of that one, which pays with a longer gap while they start.
+  All that is for prompts of the streams' own tenant: those of another tenant count as one (`count_backlog`).
 
 Decodes of a lower class, and of tenants that are far ahead of one that waits, are not spared: what is bounded for the sake
 of interactive streams isn't put off for background ones. The other way round, beside prefill of a higher class lower ones
@@ -21,19 +26,24 @@ A step takes in at least `min_chunk_tokens` of the first prompt whatever the bou
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from radixserve_runtime.scheduler.cost import CostModel, StepFeatures
 from radixserve_runtime.scheduler.policy import BACKGROUND_RANK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Iterable, Mapping
     from collections.abc import Sequence as Collection
 
     from radixserve_runtime.scheduler.config import SchedulerConfig
     from radixserve_runtime.scheduler.plan import Chunk
 
+BURST_FACTOR = 4.0
 MAX_BACKLOG_FACTOR = 16.0
+
+#: Of the token budget.
+STAGGER_SHARE = 0.5
 
 #: For a decode of a tenant that is ahead of others that wait: their prefill doesn't spare it. Below every class.
 UNPROTECTED = BACKGROUND_RANK + 1
@@ -50,8 +60,11 @@ class StepBudget:
         cost: CostModel,
         slacks_s: Mapping[int, float] | None = None,
         beside_s: float = math.inf,
+        num_tokens_beside: int | None = None,
     ) -> None:
+        """`num_tokens_beside`: what the first chunk and those beside it may have together, unless the first takes more."""
         self._num_tokens = num_tokens
+        self._num_beside = num_tokens if num_tokens_beside is None else num_tokens_beside
         self._slack_s = slack_s
         self._slacks_s = slacks_s or {}
         self._beside_s = beside_s
@@ -81,7 +94,8 @@ class StepBudget:
         """The step takes in this chunk."""
         self._first = False
         self._best_rank = min(self._best_rank, rank)
-        self._num_tokens -= count
+        self._num_beside -= count
+        self._num_tokens = min(self._num_tokens - count, max(0, self._num_beside))
         self._used_s += self._cost.prefill_cost(start, count)
 
     @property
@@ -91,12 +105,26 @@ class StepBudget:
         return self._num_tokens <= 0 or (not self._first and most_s <= self._used_s)
 
 
+def count_backlog(decoding: Iterable[Hashable], wanting: Collection[Hashable]) -> int:
+    """How many prefills count against the decodes' pace, by the tenants of both: for each tenant that decodes its own, and one for each other tenant; the least of that.
+
+    So one tenant's prompts, however many, slow another's streams no more than one prompt does.
+    """
+    counts = Counter(wanting)
+    return min((counts[tenant] + len(counts) - (tenant in counts) for tenant in set(decoding)), default=len(wanting))
+
+
 def step_budget(
-    config: SchedulerConfig, cost: CostModel, decodes: Collection[Chunk], ranks: Collection[int], num_prefills: int
+    config: SchedulerConfig,
+    cost: CostModel,
+    decodes: Collection[Chunk],
+    ranks: Collection[int],
+    num_prefills: int,
+    num_beginners: int = 0,
 ) -> StepBudget:
     """The budget of a step that has these decode chunks already, with their classes (`UNPROTECTED`: nobody waits for it).
 
-    `num_prefills` sequences have or could have a slot and want prefill.
+    `num_prefills` sequences have or could have a slot and want prefill (`count_backlog`), `num_beginners` of all those will decode.
     """
     num_tokens = config.max_batch_tokens - sum(chunk.count for chunk in decodes)
     if not num_prefills:
@@ -104,7 +132,8 @@ def step_budget(
     decode_s = cost.pure_decode(StepFeatures.of(decodes))
     slacks_s = {rank: _slack(config, decode_s, ranks, rank, num_prefills) for rank in range(UNPROTECTED)}
     beside_s = decode_s * (config.mixed_step_factor - 1.0)
-    return StepBudget(num_tokens, slacks_s[1], config.min_chunk_tokens, cost, slacks_s, beside_s)
+    num_beside = int(config.max_batch_tokens * STAGGER_SHARE) if num_beginners > 1 and not decodes else None
+    return StepBudget(num_tokens, slacks_s[1], config.min_chunk_tokens, cost, slacks_s, beside_s, num_beside)
 
 
 def _slack(config: SchedulerConfig, decode_s: float, ranks: Collection[int], rank: int, num_prefills: int) -> float:
@@ -116,5 +145,5 @@ def _slack(config: SchedulerConfig, decode_s: float, ranks: Collection[int], ran
     num_protected = sum(other <= rank for other in ranks)
     if not num_protected:
         return math.inf
-    backlog = min(max(1.0, num_prefills / num_protected), MAX_BACKLOG_FACTOR)
+    backlog = min(max(1.0, min(num_prefills, BURST_FACTOR), num_prefills / num_protected), MAX_BACKLOG_FACTOR)
     return decode_s * (config.mixed_step_factor - 1.0) * backlog

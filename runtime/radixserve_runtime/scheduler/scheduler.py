@@ -18,7 +18,7 @@ from radixserve_runtime.cache.node import token_run
 from radixserve_runtime.scheduler.accounts import Accounts
 from radixserve_runtime.scheduler.admission import Admission
 from radixserve_runtime.scheduler.batching import make_gate
-from radixserve_runtime.scheduler.budget import UNPROTECTED, StepBudget, step_budget
+from radixserve_runtime.scheduler.budget import UNPROTECTED, StepBudget, count_backlog, step_budget
 from radixserve_runtime.scheduler.config import EmptySequenceError, SchedulerConfig, SequenceTooLongError
 from radixserve_runtime.scheduler.cost import CostModel, StepFeatures
 from radixserve_runtime.scheduler.holding import Holding
@@ -253,7 +253,7 @@ class Scheduler:
         # Whoever lost its pages in this step waits at least until the next.
         if not num_startable or (step.is_short_of_pages and step.chunks):
             candidates = []
-        budget = step_budget(self._config, self.cost, step.chunks, self._ranks(step, ahead), len(prefills) + num_startable)
+        budget = self._budget(step, ahead, [*prefills, *candidates[:num_startable]])
         self._fill(step, prefills, candidates, favoured, budget)
         self._pressure.adapt(step.is_short_of_pages)
         self._holding.end(bool(step.chunks))
@@ -274,6 +274,14 @@ class Scheduler:
         if len(self._state.running) < self._config.num_slots:
             self._selection.look_up(candidates)
         return candidates, favoured, self._yielding.over(candidates, 1.0)
+
+    def _budget(self, step: Step, ahead: set[Tenant], wanting: list[Sequence]) -> StepBudget:
+        """For the prefill of those that have or could have a slot."""
+        tracked = self._state.tracked
+        decoding = {tracked[chunk.sequence].tenant for chunk in step.chunks} - ahead
+        backlog = count_backlog(decoding, [tracked[sequence].tenant for sequence in wanting])
+        num_beginners = sum(sequence.num_output_tokens + 1 < sequence.max_tokens for sequence in wanting)
+        return step_budget(self._config, self.cost, step.chunks, self._ranks(step, ahead), backlog, num_beginners)
 
     def _ranks(self, step: Step, ahead: set[Tenant]) -> list[int]:
         """Classes of the decodes, for the budget."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from radixserve_runtime.scheduler.budget import StepBudget
+from radixserve_runtime.scheduler.budget import StepBudget, count_backlog
 from radixserve_runtime.scheduler.cost import CostModel, StepFeatures, _NormalEquations
 from tests.runtime.scheduler.harness import Machine, cpu_like, prompt
 
@@ -90,6 +90,58 @@ def test_many_short_prompts_beside_one_stream_do_not_crawl() -> None:
     # Against one step of prefill alone; the steps in between draw tokens for those that have started.
     assert machine.now_s - start_s <= 1.8 * cpu_like(0, 16 * 128, 16 * 128 * 64)
     assert machine.scheduler.counters.num_output_tokens >= 100
+
+
+def waits_of_later_waves(machine: Machine, waves: int = 4, at_once: int = 16) -> list[float]:
+    """Closed loop of equal requests, all begun together; from its arrival to its first token, for each that is not of the first wave."""
+    arrived = {machine.add(prompt(64, number), max_tokens=40): machine.now_s for number in range(at_once)}
+    number, seen = at_once, 0
+    while len(machine.ends) < waves * at_once:
+        machine.step()
+        for _ in range(len(machine.ends) - seen):
+            if number < waves * at_once:
+                arrived[machine.add(prompt(64, number), max_tokens=40)] = machine.now_s
+                number += 1
+        seen = len(machine.ends)
+    return [machine.token_times[one][0] - begun for one, begun in list(arrived.items())[at_once:]]
+
+
+def test_requests_that_begin_together_do_not_stay_in_lockstep() -> None:
+    wave_s = cpu_like(0, 16 * 64, 16 * 64 * 32)
+    assert max(waits_of_later_waves(Machine(1024, 16))) <= 0.5 * wave_s
+
+
+def test_a_batch_that_writes_one_token_each_has_the_whole_budget() -> None:
+    machine = Machine(1024, 16, max_batch_tokens=512)
+    for number in range(16):
+        machine.add(prompt(64, number), max_tokens=1)
+    assert machine.run_all() == 2
+
+
+def test_prompts_of_other_tenants_count_as_one_each_against_a_stream() -> None:
+    assert count_backlog([], ["a", "a", "b"]) == 3
+    assert count_backlog(["a"], ["a", "a", "b", "b"]) == 3
+    assert count_backlog(["c"], ["a", "a", "b"]) == 2
+    assert count_backlog(["a", "c", "c"], ["a", "a", "a"]) == 1
+    assert count_backlog(["a"], []) == 0
+
+
+def longest_gap(own: bool) -> float:
+    """Of a stream, in pure decode steps, while 24 prompts arrive: its own tenant's or another's."""
+    machine = Machine(4096, 16, tenants={"light": 1.0, "flood": 1.0})
+    streams = [machine.add(prompt(40, number), max_tokens=400, tenant="light") for number in range(8)]
+    for _ in range(50):
+        machine.step()
+    since_s, alone_s = machine.now_s, cpu_like(8, 0, 8 * 90)
+    arrivals = [machine.add(prompt(200, 10 + number), 30, tenant="light" if own else "flood") for number in range(24)]
+    while any(arrival.first_token_s < 0 for arrival in arrivals) and len(machine.token_times[streams[0]]) < 390:
+        machine.step()
+    return max(gap for stream in streams for gap in gaps(machine.token_times[stream], since_s, machine.now_s)) / alone_s
+
+
+def test_a_flood_of_another_tenants_prompts_slows_streams_no_more_than_one_prompt_does() -> None:
+    assert longest_gap(own=False) <= 2.6
+    assert longest_gap(own=True) > 3.0  # a tenant's own prompts weigh against its own streams
 
 
 def test_alone_a_prompt_has_the_whole_budget() -> None:

@@ -79,7 +79,7 @@ def test_namespaces_do_not_wait_for_each_other() -> None:
 
 
 def test_without_prefix_cache_nobody_waits_for_a_leader() -> None:
-    machine = Machine(1024, 16, prefix_cache=False)
+    machine = Machine(1024, 16, prefix_cache=False, max_batch_tokens=1024)
     text = prompt(100, 0)
     for _ in range(4):
         machine.add(text)
