@@ -75,7 +75,7 @@ def _schema_attacks() -> dict[str, Any]:
         "oneOf of overlapping objects": {"oneOf": members},
         "references that multiply": {"$defs": {**chain, "n14": {"items": {"$ref": "#/$defs/n0"}}}, "$ref": "#/$defs/n0"},
         "a pattern of many states": {"type": "string", "pattern": "(.*a){30}", "maxLength": 900},
-        "a long counted pattern": {"type": "string", "pattern": "^(a|b|c){1,900}$", "maxLength": 500},
+        "a long counted pattern": {"type": "string", "pattern": "^(ab|c){1,900}$", "maxLength": 500},
         "numbers that are forbidden": {"type": "number", "not": {"enum": [i * 1.37 for i in range(300)]}},
         "divisors": {"type": "integer", "allOf": [{"not": {"multipleOf": k}} for k in (7, 11, 13, 17)]},
         "a step and a range": {"type": "number", "multipleOf": 0.37, "minimum": -1234.567, "maximum": 98765.43},
