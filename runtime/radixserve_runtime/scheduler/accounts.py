@@ -49,6 +49,8 @@ class Tenant:
     """When a newcomer of it was admitted last (holding.py)."""
     idle_s: float = 0.0
     """For how long nothing ran since then while newcomers of it were held back."""
+    growth_tokens: float = 0.0
+    """By how much a sequence adds to its program's context, about."""
     patience: float = 1.0
     """Part of the whole for which its newcomers wait for programs that hold leases."""
     is_blocked: bool = False
@@ -84,6 +86,7 @@ class Accounts:
         self._weights = config.tenants
         self._quantum = config.quantum
         self._level_unit = config.level_unit
+        self._growth_tokens = float(config.growth_tokens)
         self._max_idle = config.max_idle_records
         self._active: dict[str, Tenant] = {}
         self._idle: OrderedDict[str, Tenant] = OrderedDict()
@@ -111,7 +114,7 @@ class Accounts:
         """A sequence of a tenant was added."""
         tenant = self._active.get(name)
         if tenant is None:
-            tenant = self._idle.pop(name, None) or Tenant(name, self._weights.get(name, 1.0))
+            tenant = self._idle.pop(name, None) or Tenant(name, self._weights.get(name, 1.0), growth_tokens=self._growth_tokens)
             self._active[name] = tenant
         return tenant
 

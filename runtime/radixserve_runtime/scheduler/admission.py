@@ -222,9 +222,10 @@ class AdmissionRound:
         """Start it, if it can; returns the running sequence that it waits for instead, if there is one."""
         if self._is_over or self._kept_back.holds(sequence) or self._admission.num_free_slots <= 0:
             return None
-        if self._admission.overdue(sequence, self._step.now_s) in self._deferred:
+        overdue = self._admission.overdue(sequence, self._step.now_s)
+        if overdue in self._deferred:
             return None  # nobody of its tenant takes the turn that is an overdue one's
-        if self._kept_back.leaves_to_leases(sequence) and self._admission.is_newcomer(sequence):
+        if overdue is not sequence and self._kept_back.leaves_to_leases(sequence) and self._admission.is_newcomer(sequence):
             return None
         leader = self._admission.leader_of(sequence, self._leaders)
         if leader is not None:

@@ -8,8 +8,8 @@ Only for so long as the promises are worth it. The tenant's patience is
 
 - while anything runs: the ageing time since its last newcomer was admitted, and not less than four times what the prefill of this
   one takes, so that no more than a quarter of the work is what breaking leases costs;
-- while nothing runs: as long as that prefill takes, all times together since its last newcomer was admitted, as then waiting costs
-  what breaking a lease does.
+- while nothing runs: a quarter of what that prefill takes, all times together since its last newcomer was admitted. To wait costs
+  time in which the newcomer, who has to be computed once, could be; to break a lease costs computing that context again.
 
 It is halved when it was in vain, and whole again when somebody has come back: leases that nobody comes back to hold up the first
 few. Whoever is overdue and has the turn doesn't wait, and neither does the interactive class. Who waits so has no claim on others' slots. Other tenants' leases hold
@@ -39,6 +39,12 @@ WARM = 0.5
 #: Patience after it was in vain, as a part of what it was.
 _LESS = 0.5
 
+#: Part of what a newcomer's prefill takes for which nothing may run for the sake of leases.
+_IDLE_PART = 0.25
+
+#: By so many times what contexts grow with a sequence those at work are expected to grow yet, and how fast that is learned.
+_GROWTHS, _RATE = 2.0, 0.1
+
 
 class Holding:
     """Says how many leased pages a waiting sequence is to leave alone."""
@@ -48,7 +54,6 @@ class Holding:
         self._pool = pool
         self._cost = cost
         self._ageing_s = config.ageing_s
-        self._growth_tokens = config.growth_tokens
         self._is_on = is_on
         self._now_s = 0.0
         self._is_idle = False
@@ -81,8 +86,16 @@ class Holding:
         account = self._pool.accounts.get(owner_of(sequence.namespace))
         if not (account.num_leased and self._is_on and self._is_newcomer(sequence, num_cached_tokens)):
             return 0
-        num_at_work = account.num_leased_paths + self._state.tracked[sequence].tenant.num_running
-        return account.num_leased + num_at_work * self._pool.pages_for(self._growth_tokens)
+        tenant = self._state.tracked[sequence].tenant
+        num_at_work = account.num_leased_paths + tenant.num_running
+        return account.num_leased + num_at_work * self._pool.pages_for(int(_GROWTHS * tenant.growth_tokens))
+
+    def ended(self, sequence: Sequence) -> None:
+        """It had its last token: by what it added to its program's context others are expected to add."""
+        tracked = self._state.tracked[sequence]
+        if tracked.num_known_tokens:
+            growth = max(0, sequence.num_computed - tracked.num_known_tokens)
+            tracked.tenant.growth_tokens += _RATE * (growth - tracked.tenant.growth_tokens)
 
     def must_wait(self, sequence: Sequence, num_cached_tokens: int) -> bool:
         """Whether a newcomer that can't do without leased pages is to wait."""
@@ -101,7 +114,7 @@ class Holding:
         until_s = max(tenant.newcomer_s, tracked.since_s) + tenant.patience * max(self._ageing_s, OVERDUE_EVERY * prefill_s)
         if self._state.running:
             return until_s
-        return min(until_s, self._now_s + max(0.0, tenant.patience * prefill_s - tenant.idle_s))
+        return min(until_s, self._now_s + max(0.0, tenant.patience * _IDLE_PART * prefill_s - tenant.idle_s))
 
     def admitted(self, sequence: Sequence, num_cached_tokens: int, took_leased: bool) -> None:
         """It has a slot; `took_leased`: though it can't do without leased pages that it was to leave alone."""

@@ -73,16 +73,7 @@ class Scheduler:
         self._holding = Holding(self._state, pool, self.cost, config, policy.switch_cost > 0 and self._gate.makes_way)
         self._admission = Admission(self._state, cache, pool, self._pages, self._pressure, self._holding, config.num_slots)
         self._selection = Selection(self._state, policy, cache, self._pages, config)
-        self._yielding = Yielding(
-            self._state,
-            policy,
-            self._selection,
-            self._pressure,
-            self._pages,
-            self._admission.fits,
-            self._admission.waits_for_leases,
-            config,
-        )
+        self._yielding = Yielding(self._state, policy, self._selection, self._pressure, self._pages, self._admission, config)
         self._starved: Sequence | None = None
 
     # ---- state -----------------------------------------------------------------------------------------------
@@ -202,6 +193,7 @@ class Scheduler:
         self.drop_draft(sequence)
         if sequence.status is Status.RUNNING:
             self._state.stop(sequence)
+            self._holding.ended(sequence)
             self._pages.remember(sequence, tracked.tokens, tracked.program)
             self._pages.detach(sequence, tracked.tokens)
         else:

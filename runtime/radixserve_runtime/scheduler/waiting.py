@@ -137,7 +137,7 @@ class TenantQueue:
             self._num_passed += oldest is not None
             return False
         self._num_passed = 0
-        self._paid_at = max(self._paid_at, self._num_given_tokens) + OVERDUE_EVERY * num_lost_tokens
+        self._paid_at = max(self._paid_at, self._num_given_tokens + OVERDUE_EVERY * num_lost_tokens)
         return any(self._ages[: priority_rank(sequence)])
 
     @property

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from radixserve_runtime.scheduler.accounts import Tenant
+    from radixserve_runtime.scheduler.admission import Admission
     from radixserve_runtime.scheduler.config import SchedulerConfig
     from radixserve_runtime.scheduler.kv import SequencePages
     from radixserve_runtime.scheduler.policy import Policy
@@ -41,8 +42,7 @@ class Yielding:
         selection: Selection,
         pressure: Pressure,
         pages: SequencePages,
-        fits: Callable[[Sequence], bool],
-        waits_for_leases: Callable[[Sequence], bool],
+        admission: Admission,
         config: SchedulerConfig,
     ) -> None:
         self._state = state
@@ -50,8 +50,8 @@ class Yielding:
         self._selection = selection
         self._pressure = pressure
         self._pages = pages
-        self._fits = fits
-        self._waits_for_leases = waits_for_leases
+        self._fits = admission.fits
+        self._waits_for_leases = admission.waits_for_leases
         self._prefill_charge = config.charge.prefill
         self._num_slots = config.num_slots
         self._max_batch_tokens = config.max_batch_tokens

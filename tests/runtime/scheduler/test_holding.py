@@ -91,7 +91,7 @@ def wait_of(machine: Machine, sequence: Sequence) -> float:
     return sequence.first_scheduled_s - sequence.arrival_s
 
 
-def test_an_engine_without_work_waits_for_no_longer_than_it_would_work() -> None:
+def test_an_engine_without_work_waits_for_less_time_than_it_would_work() -> None:
     """And leases that nobody comes back to hold up the first few alone."""
     machine = leased_pool()
     waits = []
@@ -100,10 +100,10 @@ def test_an_engine_without_work_waits_for_no_longer_than_it_would_work() -> None
         waits.append(wait_of(machine, sequence))
         machine.run_all()
         machine.cache.leases.take(100 + number, A, sequence.token_ids, machine.now_s + 3600.0)
-    work_s = machine.scheduler.cost.prefill_cost(0, 220)
-    assert 0.3 * work_s < waits[0] <= 1.05 * work_s
-    assert sum(waits) <= 2.2 * work_s
-    assert waits[-1] < 0.02 * work_s
+    most_s = machine.scheduler.cost.prefill_cost(0, 220) / 4
+    assert 0.3 * most_s < waits[0] <= 1.05 * most_s
+    assert sum(waits) <= 2.2 * most_s
+    assert waits[-1] < 0.02 * most_s
 
 
 def test_beside_others_a_newcomer_waits_for_the_ageing_time_at_most() -> None:
@@ -132,7 +132,7 @@ def test_where_there_is_room_beside_the_leases_nobody_waits() -> None:
 def test_room_is_left_for_those_at_work_to_grow() -> None:
     machine = leased_pool()
     machine.cache.leases.release(0)
-    machine.scheduler._holding._growth_tokens = 64
+    machine.scheduler._accounts.enter("a").growth_tokens = 32.0
     assert wait_of(machine, newcomer(machine, 0)) > 0.0
     machine.run_all()
 
