@@ -191,8 +191,7 @@ class Worker {
         const int rows = tile.rows - first;
         const A* query = reinterpret_cast<const A*>(s_.query) + static_cast<long>(first) * dim_;
         A* probs = reinterpret_cast<A*>(s_.probs);
-        for (int r = 0; r < rows; ++r) std::memset(s_.scores + r * block_keys, 0, sizeof(float) * padded);
-        gemm<Math>(rows, padded, dim_, query, dim_, s_.keys, block_keys, s_.scores, block_keys);
+        gemm<Math>(rows, padded, dim_, query, dim_, s_.keys, block_keys, s_.scores, block_keys, false);
         const float scale = plan_.shape.scale * log2_e;
         for (int r = 0; r < rows; ++r) {
             const int position = all ? tile.key_end : owner.position + (first + r) / group_;
@@ -202,7 +201,7 @@ class Worker {
                         scale, state, first + r);
         }
         pack_values<Math, TKV>(s_.rows_v, count, padded, dim_, s_.values, {s_.next_v, s_.next_count, row_bytes});
-        gemm<Math>(rows, dim_, padded, probs, block_keys, s_.values, dim_, state.out + static_cast<long>(first) * dim_, dim_);
+        gemm<Math>(rows, dim_, padded, probs, block_keys, s_.values, dim_, state.out + static_cast<long>(first) * dim_, dim_, true);
     }
 
     Plan& plan_;

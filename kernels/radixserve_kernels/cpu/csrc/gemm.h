@@ -19,10 +19,10 @@ struct MathF32 {
     static constexpr int step = 1;  // values of k in one multiply
 
     template <int R, int NV>
-    static void tile(const float* a, long lda, const float* b, long ldb, float* c, long ldc, int k) {
+    static void tile(const float* a, long lda, const float* b, long ldb, float* c, long ldc, int k, bool adds) {
         Vec acc[R][NV];
         for (int r = 0; r < R; ++r)
-            for (int n = 0; n < NV; ++n) acc[r][n] = load(c + r * ldc + n * Vec::width);
+            for (int n = 0; n < NV; ++n) acc[r][n] = adds ? load(c + r * ldc + n * Vec::width) : zero();
         for (int i = 0; i < k; ++i) {
             Vec col[NV];
             for (int n = 0; n < NV; ++n) col[n] = load(b + i * ldb + n * Vec::width);
@@ -43,10 +43,10 @@ struct MathBf16 {
     static constexpr int step = 2;
 
     template <int R, int NV>
-    static void tile(const bf16* a, long lda, const float* b, long ldb, float* c, long ldc, int k) {
+    static void tile(const bf16* a, long lda, const float* b, long ldb, float* c, long ldc, int k, bool adds) {
         __m512 acc[R][NV];
         for (int r = 0; r < R; ++r)
-            for (int n = 0; n < NV; ++n) acc[r][n] = _mm512_loadu_ps(c + r * ldc + n * 16);
+            for (int n = 0; n < NV; ++n) acc[r][n] = adds ? _mm512_loadu_ps(c + r * ldc + n * 16) : _mm512_setzero_ps();
         for (int i = 0; i < k / 2; ++i) {
             __m512bh col[NV];
             for (int n = 0; n < NV; ++n) col[n] = (__m512bh)_mm512_loadu_ps(b + i * ldb + n * 16);
@@ -64,25 +64,25 @@ struct MathBf16 {
 #endif
 
 template <class Math, int R, int NV>
-inline void tile_rows(int rows, const typename Math::A* a, long lda, const float* b, long ldb, float* c, long ldc, int k) {
+inline void tile_rows(int rows, const typename Math::A* a, long lda, const float* b, long ldb, float* c, long ldc, int k, bool adds) {
     if (rows == R) {
-        Math::template tile<R, NV>(a, lda, b, ldb, c, ldc, k);
+        Math::template tile<R, NV>(a, lda, b, ldb, c, ldc, k, adds);
     } else if constexpr (R > 1) {
-        tile_rows<Math, R - 1, NV>(rows, a, lda, b, ldb, c, ldc, k);
+        tile_rows<Math, R - 1, NV>(rows, a, lda, b, ldb, c, ldc, k, adds);
     }
 }
 
 template <class Math, int NV>
-inline void column_panel(int rows, const typename Math::A* a, long lda, const float* b, long ldb, float* c, long ldc, int k) {
+inline void column_panel(int rows, const typename Math::A* a, long lda, const float* b, long ldb, float* c, long ldc, int k, bool adds) {
     for (int r = 0; r < rows; r += max_tile_rows) {
         const int count = rows - r < max_tile_rows ? rows - r : max_tile_rows;
-        tile_rows<Math, max_tile_rows, NV>(count, a + r * lda, lda, b, ldb, c + r * ldc, ldc, k);
+        tile_rows<Math, max_tile_rows, NV>(count, a + r * lda, lda, b, ldb, c + r * ldc, ldc, k, adds);
     }
 }
 
-// Adds A * B to C. n is a multiple of 16; k of Math::step.
+// C becomes A * B, or that is added to it. n is a multiple of 16; k of Math::step.
 template <class Math>
-void gemm(int rows, int n, int k, const typename Math::A* a, long lda, const float* b, long ldb, float* c, long ldc) {
+void gemm(int rows, int n, int k, const typename Math::A* a, long lda, const float* b, long ldb, float* c, long ldc, bool adds) {
     int done = 0;
     while (done < n) {
         const int vecs = (n - done) / Vec::width;
@@ -90,20 +90,20 @@ void gemm(int rows, int n, int k, const typename Math::A* a, long lda, const flo
         float* cn = c + done;
         if constexpr (max_tile_vecs == 4) {
             if (vecs >= 4) {
-                column_panel<Math, 4>(rows, a, lda, bn, ldb, cn, ldc, k);
+                column_panel<Math, 4>(rows, a, lda, bn, ldb, cn, ldc, k, adds);
                 done += 4 * Vec::width;
             } else if (vecs == 3) {
-                column_panel<Math, 3>(rows, a, lda, bn, ldb, cn, ldc, k);
+                column_panel<Math, 3>(rows, a, lda, bn, ldb, cn, ldc, k, adds);
                 done += 3 * Vec::width;
             } else if (vecs == 2) {
-                column_panel<Math, 2>(rows, a, lda, bn, ldb, cn, ldc, k);
+                column_panel<Math, 2>(rows, a, lda, bn, ldb, cn, ldc, k, adds);
                 done += 2 * Vec::width;
             } else {
-                column_panel<Math, 1>(rows, a, lda, bn, ldb, cn, ldc, k);
+                column_panel<Math, 1>(rows, a, lda, bn, ldb, cn, ldc, k, adds);
                 done += Vec::width;
             }
         } else {
-            column_panel<Math, 2>(rows, a, lda, bn, ldb, cn, ldc, k);  // 16 columns: always two vectors here
+            column_panel<Math, 2>(rows, a, lda, bn, ldb, cn, ldc, k, adds);  // 16 columns: always two vectors here
             done += 2 * Vec::width;
         }
     }

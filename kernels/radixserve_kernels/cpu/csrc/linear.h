@@ -1,7 +1,8 @@
 // Linear layers from packed weights: y[rows, n] = x[rows, k] * W[n, k]^T + bias, weights read once for up to eight rows.
 //
-// With few rows a product takes as long as its weights take to arrive, or not much longer. So whoever multiplies a tile asks for
-// the weights of the next one meanwhile, over the end of a product too: which one that is must be known, so units are claimed ahead.
+// With few rows a product takes as long as its weights take to arrive. With some more that is still about as long as the arithmetic:
+// whoever multiplies a tile asks for the weights of the next one meanwhile, over the end of a product too. Which one that is must be
+// known, so units are claimed ahead.
 #pragma once
 
 #include <atomic>
@@ -40,9 +41,9 @@ void block(const Unit& unit, const Input& in, const Stretch& after, TOut* to, lo
             const int row = unit.row_begin + rows * p / passes, count = unit.row_begin + rows * (p + 1) / passes - row;
             const Errand errand(next, p, passes, steps);
             if (full) {
-                tile<kind, most, vecs>(count, s, in, row, column, errand, sums);
+                tile_of<kind, vecs>(rows, count, s, in, row, column, errand, sums);
             } else {
-                tile<kind, most, panel_vecs>(count, s, in, row, column, errand, sums);
+                tile_of<kind, panel_vecs>(rows, count, s, in, row, column, errand, sums);
             }
             write(sums, s, count, width, column, to + row * stride, stride);
         }
@@ -62,7 +63,6 @@ void block(const Unit& unit, const Input& in, const Stretch& after, TOut* to, lo
 
 constexpr int unit_rows = 128;
 constexpr int most_tiles = 8;
-constexpr int few_rows = 4;
 
 // Columns that a thread takes at once. With few rows they are many, so that it reads on through memory.
 inline int columns_at_once(int padded, int rows, int threads) {

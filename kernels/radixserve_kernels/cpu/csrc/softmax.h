@@ -33,7 +33,7 @@ void softmax_row(float* scores, A* probs, int visible_begin, int visible_end, in
         total = add(total, p);
         store(probs + j, p);
     }
-    if (now != before) {
+    if (now != before && before != minus_infinity) {  // else there is nothing to rescale, or all of it is 0
         const float rescale = exp2_scalar(before - base);
         const Vec by = set1(rescale);
         float* out = state.out + static_cast<long>(row) * dim;

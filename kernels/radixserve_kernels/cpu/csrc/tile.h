@@ -58,14 +58,25 @@ struct Sums {
     void put(int row, int vec, Vec sum) { store(at + row * unit_columns + vec * Vec::width, sum); }
 };
 
+// With so few rows a pass waits for memory alone: it asks for what comes a little later in each panel that it reads.
+constexpr int few_rows = 4;
+constexpr long ahead_bytes = 4096;
+
+// Asks for what lies `ahead_bytes` after byte `at` of a panel: beyond its end, the panel of the next tile of NV vectors.
+template <int NV>
+void fetch_ahead(const Segment& s, const char* panel, long at) {
+    const long target = at + ahead_bytes;
+    _mm_prefetch(panel + target + (target < s.panel_bytes ? 0 : (NV / panel_vecs - 1) * s.panel_bytes), _MM_HINT_T1);
+}
+
 // Weights that lie together.
 struct Stretch {
     const char* begin = nullptr;
     long bytes = 0;
 };
 
-// A part of the weights that this thread wants next, asked for a few lines at each step of a tile's loop: memory then delivers
-// them while this tile is multiplied.
+// With more rows: a part of the weights that this thread wants next, asked for a few lines at each step of a tile's loop. Memory
+// then delivers them while this tile is multiplied.
 class Errand {
    public:
     // For pass `pass` of `passes` over a tile of so many steps. The last passes share the errand, so that one step asks for little.
@@ -111,7 +122,7 @@ inline PairVec set_pair(const bf16* p) { return {set1(to_float(p[0])), set1(to_f
 inline Vec dot2(Vec sum, const PairVec& w, const PairVec& x) { return fma(w.high, x.high, fma(w.low, x.low, sum)); }
 #endif
 
-template <int R, int NV>
+template <int R, int NV, bool streams>
 void tile_bf16(const Segment& s, const Input& in, int row, int column, Errand errand, Sums& sums) {
     const char* w[NV];
     for (int n = 0; n < NV; ++n) w[n] = panel_at(s.data, s.panel_bytes, column + n * Vec::width);
@@ -122,8 +133,11 @@ void tile_bf16(const Segment& s, const Input& in, int row, int column, Errand er
         for (int n = 0; n < NV; ++n) sum[r][n] = zero();
     for (int k = 0; k < s.k; k += 2) {
         PairVec col[NV];
-        for (int n = 0; n < NV; ++n) col[n] = load_pairs(w[n] + k * 32L);
-        errand.step();
+        for (int n = 0; n < NV; ++n) {
+            col[n] = load_pairs(w[n] + k * 32L);
+            if constexpr (streams) fetch_ahead<NV>(s, w[n], k * 32L);
+        }
+        if constexpr (!streams) errand.step();
         for (int r = 0; r < R; ++r) {
             const PairVec v = set_pair(x[r] + k);
             for (int n = 0; n < NV; ++n) sum[r][n] = dot2(sum[r][n], col[n], v);
@@ -144,7 +158,7 @@ FourVec group_codes(const char* codes, int j) {
 }
 
 // Groups of 32 inputs with scales of their own: integer sums within, float32 sums over them.
-template <Kind kind, int R, int NV>
+template <Kind kind, int R, int NV, bool streams>
 void tile_groups(const Segment& s, const Input& in, int row, int column, Errand errand, Sums& sums) {
     constexpr long group_bytes = kind == kind_q8 ? q8_group_bytes : q4_group_bytes;
     const RowCodes& rows = in.codes;
@@ -167,9 +181,13 @@ void tile_groups(const Segment& s, const Input& in, int row, int column, Errand 
             const Ints start = kind == kind_q8 ? set_ints(rows.offset[(row + r) * groups + g]) : set_ints(0);
             for (int n = 0; n < NV; ++n) sum[r][n] = start;
         }
+        if constexpr (streams) {
+            for (int n = 0; n < NV; ++n)
+                for (long b = 0; b < group_bytes; b += 64) fetch_ahead<NV>(s, w[n], at + b);
+        }
 #pragma GCC unroll 8
         for (int j = 0; j < 8; ++j) {
-            errand.step();
+            if constexpr (!streams) errand.step();
             FourVec col[NV];
             for (int n = 0; n < NV; ++n) col[n] = group_codes<kind>(w[n] + at, j);
             for (int r = 0; r < R; ++r) {
@@ -207,14 +225,25 @@ struct TileSize {
 #endif
 };
 
-template <Kind kind, int R, int NV>
+template <Kind kind, int R, int NV, bool streams>
 void tile(int rows, const Segment& s, const Input& in, int row, int column, const Errand& errand, Sums& sums) {
     if (rows < R) {
-        if constexpr (R > 1) tile<kind, R - 1, NV>(rows, s, in, row, column, errand, sums);
+        if constexpr (R > 1) tile<kind, R - 1, NV, streams>(rows, s, in, row, column, errand, sums);
     } else if constexpr (kind == kind_bf16) {
-        tile_bf16<R, NV>(s, in, row, column, errand, sums);
+        tile_bf16<R, NV, streams>(s, in, row, column, errand, sums);
     } else {
-        tile_groups<kind, R, NV>(s, in, row, column, errand, sums);
+        tile_groups<kind, R, NV, streams>(s, in, row, column, errand, sums);
+    }
+}
+
+// Picks the tile for NV vectors of columns and `rows` of the `all` rows of a product.
+template <Kind kind, int NV>
+void tile_of(int all, int rows, const Segment& s, const Input& in, int row, int column, const Errand& errand, Sums& sums) {
+    constexpr int most = TileSize<kind>::rows;
+    if (all <= few_rows) {
+        tile<kind, std::min(most, few_rows), NV, true>(rows, s, in, row, column, errand, sums);
+    } else {
+        tile<kind, most, NV, false>(rows, s, in, row, column, errand, sums);
     }
 }
 
