@@ -67,7 +67,7 @@ class AgeingCheck:
     """Counts what breaks the promise of docs/fairness.md: whose turn it is, for having been overdue for longest, is passed over by no other of its tenant.
 
     It is such a one's turn when three others have been admitted since the last; and, once the cache has evicted anything, not before the tenant
-    was given four times what the last one had to compute to begin.
+    was given four times what each of those before it had to compute to begin.
     """
 
     def __init__(self, ageing_s: float, by_tenant: bool, num_evicted: Callable[[], int] = lambda: 0) -> None:
@@ -111,7 +111,7 @@ class AgeingCheck:
         if first is sequence:
             line.num_passed = 0
             num_uncached_tokens = sequence.num_tokens - chunk.start if self._num_evicted() else 0
-            line.paid_at = line.num_given_tokens + EVERY * num_uncached_tokens
+            line.paid_at = max(line.paid_at, line.num_given_tokens + EVERY * num_uncached_tokens)
         elif first is not None:
             self.num_late += line.num_passed >= EVERY - 1 and line.num_given_tokens >= line.paid_at
             line.num_passed += 1

@@ -170,8 +170,8 @@ def test_the_promise_of_ageing_holds_where_everything_is_leased() -> None:
 # ---- what waits ---------------------------------------------------------------------------------------------------
 
 
-def test_a_context_that_somebody_waits_with_is_kept_until_they_start() -> None:
-    """Others' prefill takes what nobody has come back to, and not what is wanted next."""
+def test_a_leased_context_that_somebody_came_back_to_is_kept_until_they_start() -> None:
+    """Also by a fork of the branch that took the lease, whatever becomes of that."""
     machine = Machine(num_pages=64, page_size=16, max_running=1, max_batch_tokens=64)
     mine = machine.add(prompt(300, 1), 2, tenant="a", namespace=A, program=1)
     machine.run_all()
@@ -179,7 +179,9 @@ def test_a_context_that_somebody_waits_with_is_kept_until_they_start() -> None:
     machine.run_all()
     running = machine.add(prompt(520, 3), 40, tenant="b", namespace=B)
     machine.step()
+    machine.cache.leases.take(1, A, mine.token_ids, machine.now_s + 60.0)
     back = machine.add([*mine.token_ids, 5], 2, tenant="a", namespace=A, program=1)
+    machine.cache.leases.release(1)
     machine.run_all()
     assert running in machine.ends
     assert back.num_cached_tokens == 301
