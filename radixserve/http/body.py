@@ -1,8 +1,7 @@
 """A request's body: read within a limit of bytes and of time, parsed by orjson from the raw bytes.
 
-orjson refuses what JSON does not have: NaN and Infinity, numbers beyond a double, lone surrogates, invalid UTF-8. U+0000 is text
-like other text where the model reads it: it is in files, and a model may write it itself, in an answer that then comes back.
-Elsewhere it is refused here: no name, schema or stop string needs it, and grammars are C strings at their end.
+orjson refuses what JSON does not have: NaN and Infinity, numbers beyond a double, lone surrogates, invalid UTF-8. U+0000 is refused
+here, wherever it stands: as a byte JSON does not have it, and grammars are C strings at their end.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 #: A body over the limit is read on (and thrown away) up to this many times the limit, so that the client sees the answer.
 _DRAIN_FACTOR = 8
-_READ_BY_THE_MODEL = frozenset({"messages", "prompt", "input", "instructions", "system"})
 
 
 async def read_json(request: Request, config: HttpConfig) -> dict[str, Any]:
@@ -48,7 +46,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequestError("The request body must be a JSON object.", code="invalid_json")
     if b"\\u0000" in raw:
-        where = find_nul({name: value for name, value in body.items() if name not in _READ_BY_THE_MODEL})
+        where = find_nul(cast("dict[str, Any]", body))
         if where is not None:
             raise BadRequestError(f"The character U+0000 is not allowed (in {where!r}).", param=where, code="invalid_unicode")
     return cast("dict[str, Any]", body)

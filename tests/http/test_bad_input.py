@@ -126,10 +126,6 @@ def test_bug_21_invalid_unicode(api, fake, hole, text):
         ),
     }
     path, template = bodies[hole]
-    if hole in ("prompt", "content") and text == rb"a\u0000b":  # the model may read it
-        assert api(path, raw=template % text).status_code == 200
-        assert [text for _, text in fake.last.prompt] == ["a\0b"]
-        return
     refused(api(path, raw=template % text))
     assert fake.channels == []
     assert api(path, raw=template % rb"\ud83d\ude00 \\u0000").status_code == 200
