@@ -87,13 +87,20 @@ inline Unit find_unit(const Linear& linear, int rows, int threads, int number) {
     return {};
 }
 
-// Takes units of the product until none is left. All threads of a region call it with the same `next`, which starts at 0. A thread
-// claims a unit while it is at the one before, to ask for its weights meanwhile; during its last it asks for `after`.
+// Takes units of the product until none is left. All threads of a region call it with the same `next`, which starts at 0. With more
+// than a few rows a thread claims a unit while it is at the one before, to ask for its weights meanwhile, and during its last it asks
+// for `after`. With few it would gain nothing by that, and units are large: whoever is free takes the next.
 template <class TOut>
 void multiply(const Linear& linear, const Input& in, int rows, TOut* to, long stride, int thread, int threads, std::atomic<int>& next,
               const Stretch& after = {}) {
+    const auto claim = [&] { return find_unit(linear, rows, threads, threads + next.fetch_add(1)); };
     for (Unit unit = find_unit(linear, rows, threads, thread); unit.segment != nullptr;) {
-        const Unit then = find_unit(linear, rows, threads, threads + next.fetch_add(1));
+        if (rows <= few_rows) {
+            block(unit, in, {}, to, stride);
+            unit = claim();
+            continue;
+        }
+        const Unit then = claim();
         const bool same = then.segment == unit.segment && then.begin == unit.begin;  // other rows of the same weights
         block(unit, in, same ? Stretch{} : then.segment == nullptr ? after : then.weights(), to, stride);
         unit = then;
