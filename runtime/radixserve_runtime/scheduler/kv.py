@@ -75,7 +75,9 @@ class SequencePages:
 
     def is_held_back(self, sequence: Sequence, num_pages: int) -> bool:
         """Whether so many pages more would take its tenant beyond its own limit, whatever others do."""
-        return num_pages > self._pool.accounts.get(owner_of(sequence.namespace)).own_room
+        account = self._pool.accounts.get(owner_of(sequence.namespace))
+        # Where its limit is the whole pool it is the pool that has no room, and nobody else should go before it for that.
+        return account.max_pages < self._pool.num_pages and num_pages > account.own_room
 
     def may_take_from(self, sequence: Sequence, victim: Sequence, end: int) -> bool:
         """Whether preempting `victim` helps `sequence` to grow to `end` and leaves the other tenant what it has reserved."""

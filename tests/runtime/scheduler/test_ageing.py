@@ -9,7 +9,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.runtime.scheduler.harness import Quick, prompt
@@ -131,6 +131,7 @@ def run(
     tenants=st.integers(1, 3),
     budget=st.sampled_from([128, 1024]),
 )
+@example(policy="fcfs", max_running=24, num_pages=24, shared=60, seed=0, tenants=2, budget=1024)
 def test_an_overdue_sequence_has_one_of_the_next_admissions(
     policy: str, max_running: int, num_pages: int, shared: int, seed: int, tenants: int, budget: int
 ) -> None:
