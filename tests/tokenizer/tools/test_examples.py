@@ -37,9 +37,10 @@ def test_they_stand_between_the_tools_and_the_conversation() -> None:
         turns = rendered([WEATHER], messages).split("<|start|>")[1:]
         assert [turn.partition("\n")[0] for turn in turns] == ["system", *["user", "assistant"] * 5]
         assert "get_weather" in turns[0]
-        assert turns[3] == turns[7] == "user\nGet the weather at a location.<|end|>\n"
+        assert turns[3] == turns[7] == "user\nGet the weather at a location: location Blue Bird.<|end|>\n"
         assert (
-            turns[4] == 'assistant\n<tool_call>[{"name": "get_weather", "arguments": {"location": "..."}}]</tool_call><|end|>\n'
+            turns[4]
+            == 'assistant\n<tool_call>[{"name": "get_weather", "arguments": {"location": "Blue Bird"}}]</tool_call><|end|>\n'
         )
         assert turns[5:7] == ["user\nResult: It worked.<|end|>\n", "assistant\nIt worked.<|end|>\n"]
         assert turns[9] == "user\nhi<|end|>\n"
@@ -51,6 +52,18 @@ def test_only_the_first_tools_are_shown_and_only_by_formats_that_need_it() -> No
     assert ("user", "tool 0") in shown_calls(many, SMOLLM2)
     assert "Good evening" not in rendered([WEATHER], name="hermes")
     assert "Good evening" not in rendered([])
+
+
+def test_what_a_shown_call_says_was_asked_for_and_texts_differ() -> None:
+    """Or a small model writes the shown text, whatever it is asked."""
+    mail = tool(
+        "send", "Send.", to={"type": "string"}, subject_line={"enum": ["x"]}, body={"type": "string"}, n={"type": "integer"}
+    )
+    user, call = shown_calls([mail], SMOLLM2)[2:4]
+    assert user == ("user", "Send: to Blue Bird, subject line x, body Green Hill.")
+    assert '{"to": "Blue Bird", "subject_line": "x", "body": "Green Hill", "n": 1}' in call[1]
+    long = tool("f", "d", **{"x" * 300: {"type": "string"}})
+    assert len(shown_calls([long], SMOLLM2)[2][1]) < 250
 
 
 def test_without_a_system_role_there_are_none() -> None:
@@ -83,7 +96,7 @@ def test_the_conversation_only_grows() -> None:
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
-        ({"type": "string"}, "..."),
+        ({"type": "string"}, "Blue Bird"),
         ({"type": "integer"}, 1),
         ({"type": "number"}, 1.5),
         ({"type": "boolean"}, True),
@@ -91,11 +104,11 @@ def test_the_conversation_only_grows() -> None:
         ({"type": ["integer", "null"]}, 1),
         ({"enum": ["a", "b"]}, "a"),
         ({"const": 5}, 5),
-        ({"anyOf": [{"type": "string"}]}, "..."),
-        ({"$ref": "#/$defs/x"}, "..."),
+        ({"anyOf": [{"type": "string"}]}, "Blue Bird"),
+        ({"$ref": "#/$defs/x"}, "Blue Bird"),
         ({"type": "object"}, {}),
-        ({"properties": {"a": {"type": "integer"}, "b": {}}, "required": ["b", "a", "c"]}, {"a": 1, "b": "..."}),
-        (True, "..."),
+        ({"properties": {"a": {"type": "integer"}, "b": {}}, "required": ["b", "a", "c"]}, {"a": 1, "b": "Blue Bird"}),
+        (True, "Blue Bird"),
     ],
 )
 def test_values(schema: Any, value: Any) -> None:

@@ -16,7 +16,9 @@ MAX_SHOWN = 3
 """Tools that are shown being called; the prompt grows with each."""
 _MAX_REQUEST_CHARS = 200
 _MAX_DEPTH = 3
-_VALUES: dict[str, Any] = {"string": "...", "integer": 1, "number": 1.5, "boolean": True, "array": [], "null": None}
+_TEXT = "Blue Bird"
+_TEXTS = (_TEXT, "Green Hill", "Red Rose")
+_VALUES: dict[str, Any] = {"string": _TEXT, "integer": 1, "number": 1.5, "boolean": True, "array": [], "null": None}
 
 
 def shown_calls(tools: Sequence[Mapping[str, Any]], form: ToolFormat) -> list[tuple[str, str]]:
@@ -31,13 +33,13 @@ def shown_calls(tools: Sequence[Mapping[str, Any]], form: ToolFormat) -> list[tu
 def _call(function: Mapping[str, Any], form: ToolFormat) -> list[tuple[str, str]]:
     schema = function.get("parameters")
     arguments = example_value(schema if isinstance(schema, dict) else {"type": "object"})
-    return [("user", _request(function)), ("assistant", form.calls_text([(function["name"], arguments)]))]
+    return [("user", _request(function, arguments)), ("assistant", form.calls_text([(function["name"], arguments)]))]
 
 
 def example_value(schema: Any, depth: int = 0) -> Any:
     """A value of about the form that a JSON Schema asks for, with what is required. It need not match."""
     if not isinstance(schema, dict):
-        return "..."
+        return _TEXT
     known = cast("dict[str, Any]", schema)
     if "const" in known:
         return known["const"]
@@ -47,14 +49,21 @@ def example_value(schema: Any, depth: int = 0) -> Any:
     if isinstance(kind, list) and kind:
         kind = kind[0]
     if kind != "object" and "properties" not in known:
-        return _VALUES.get(kind, "...") if isinstance(kind, str) else "..."
+        return _VALUES.get(kind, _TEXT) if isinstance(kind, str) else _TEXT
     properties, required = known.get("properties"), known.get("required")
     if not isinstance(properties, dict) or not isinstance(required, list) or depth >= _MAX_DEPTH:
         return {}
-    return {name: example_value(inner, depth + 1) for name, inner in properties.items() if name in required}
+    shown = {name: example_value(inner, depth + 1) for name, inner in properties.items() if name in required}
+    texts = iter(_TEXTS)
+    return {name: next(texts, value) if value == _TEXT else value for name, value in shown.items()}
 
 
-def _request(function: Mapping[str, Any]) -> str:
-    """What somebody would say who wants it called: its description, else its name."""
+def _request(function: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+    """What somebody would say who wants it called: its description, else its name, and the texts that the call then has.
+
+    Shown a call with texts that nobody asked for, a small model writes those, whatever is asked.
+    """
     lines = str(function.get("description") or "").strip().splitlines()
-    return lines[0][:_MAX_REQUEST_CHARS] if lines else str(function["name"]).replace("_", " ")
+    asked = lines[0][:_MAX_REQUEST_CHARS] if lines else str(function["name"]).replace("_", " ")
+    said = [f"{name.replace('_', ' ')} {value}" for name, value in arguments.items() if isinstance(value, str)]
+    return f"{asked.rstrip('.')}: {', '.join(said)[:_MAX_REQUEST_CHARS]}." if said else asked
