@@ -11,6 +11,7 @@ import string
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -117,6 +118,17 @@ def test_equal_constraints_are_compiled_once(service):
         assert service.receive() == [Compiled(3, first.key, first.payload)]
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_the_worker_leaves_the_cores_to_others(service):
+    """Also where they are shared out by session first, in which a niceness alone says nothing to other sessions."""
+    service.submit(1, Constraint(kind="choice", source='["a"]'), "a")
+    wait_for(service, 1)
+    pid = service.worker_pid
+    assert psutil.Process(pid).nice() >= 10
+    assert os.getsid(pid) == pid
+    group = Path(f"/proc/{pid}/autogroup")
+    assert not group.exists() or int(group.read_text().rsplit(maxsplit=1)[1]) == 10
 
 
 def test_a_catastrophic_grammar_is_killed_and_the_next_one_works():

@@ -31,9 +31,24 @@ def main(arguments: list[str]) -> int:
     _die_with(parent)
     # A terminal's Ctrl-C goes to every process: the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_NICENESS)
+    _step_back()
     with socket.socket(fileno=descriptor) as connection:
         return _serve(connection)
+
+
+def _step_back() -> None:
+    """Leave the cores to who computes answers.
+
+    Linux may share them out by session first (autogroups), and a process's niceness then counts within its session alone: the worker
+    takes a session of its own, and makes that nice as well.
+    """
+    os.nice(_NICENESS)
+    try:
+        os.setsid()
+        with open("/proc/self/autogroup", "w", encoding="ascii") as group:
+            group.write(str(_NICENESS))
+    except OSError:
+        pass  # no Linux, or one without autogroups: the niceness above is all there is
 
 
 def _die_with(parent: int) -> None:
