@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from radixserve_lang.client import Client
-from tests.lang.fake_server import FakeServer
+from tests.lang.fake_server import Engine, FakeServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,3 +57,8 @@ def start_client(url: str) -> Iterator[Callable[..., Client]]:
 @pytest.fixture
 def client(server: FakeServer, start_client: Callable[..., Client]) -> Client:
     return start_client()
+
+
+@pytest.fixture
+def engine(client: Client) -> Engine:
+    return Engine(client)

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -52,6 +53,8 @@ from radixserve_tokenizer.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from radixserve_lang.client import Client
+
 CARD = ModelCard(
     name="fake",
     architecture="none",
@@ -76,6 +79,13 @@ def called(gen: Gen, *calls: tuple[str, str], text: str = "") -> Done:
 def split(text: str) -> list[str]:
     """Pieces as a stream would have them."""
     return [text[i : i + 3] for i in range(0, len(text), 3)] or [""]
+
+
+@dataclass
+class Engine:
+    """As `connect` and the real Engine offer it."""
+
+    client: Client
 
 
 class FakeServer:

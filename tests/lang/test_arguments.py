@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,19 +19,7 @@ from radixserve_lang.schema import output_type
 from tests.lang.test_calls import called
 
 if TYPE_CHECKING:
-    from tests.lang.fake_server import FakeServer
-
-
-@dataclass
-class Engine:
-    """As `connect` and the real Engine offer it."""
-
-    client: rs.Client
-
-
-@pytest.fixture
-def engine(client: rs.Client) -> Engine:
-    return Engine(client)
+    from tests.lang.fake_server import Engine, FakeServer
 
 
 class Sky(Enum):

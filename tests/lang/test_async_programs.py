@@ -12,17 +12,7 @@ import radixserve_lang as rs
 from radixserve_tokenizer.protocol import Close, Failed, Gen, Open
 
 if TYPE_CHECKING:
-    from tests.lang.fake_server import FakeServer
-
-
-class Engine:
-    def __init__(self, client: rs.Client) -> None:
-        self.client = client
-
-
-@pytest.fixture
-def engine(client: rs.Client) -> Engine:
-    return Engine(client)
+    from tests.lang.fake_server import Engine, FakeServer
 
 
 @rs.function

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,20 +9,10 @@ import pytest
 import radixserve_lang as rs
 from radixserve_tokenizer import protocol as wire
 from radixserve_tokenizer.protocol import Failed, Gen, Open
-from tests.lang.fake_server import called
+from tests.lang.fake_server import Engine, called
 
 if TYPE_CHECKING:
     from tests.lang.fake_server import FakeServer
-
-
-@dataclass
-class Engine:
-    client: rs.Client
-
-
-@pytest.fixture
-def engine(client: rs.Client) -> Engine:
-    return Engine(client)
 
 
 def exhausted(gen: Gen) -> Failed:

@@ -12,7 +12,7 @@ import pytest
 import radixserve
 import radixserve_lang as rs
 from radixserve_tokenizer.protocol import Failed, Gen, Goodbye, Refused, Reply
-from tests.lang.fake_server import called
+from tests.lang.fake_server import Engine, called
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from tests.lang.fake_server import FakeServer
 
 DOCS = Path(__file__).parents[2] / "docs" / "dsl.md"
-
-
-@dataclass
-class Engine:
-    client: rs.Client
 
 
 @dataclass

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,6 +32,7 @@ from radixserve_tokenizer.protocol import (
     Text,
     VarRef,
 )
+from tests.lang.fake_server import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,18 +40,6 @@ if TYPE_CHECKING:
     from tests.lang.fake_server import FakeServer
 
 SYS = rs.system("Be brief.")
-
-
-@dataclass
-class Engine:
-    """As `connect` and the real Engine offer it."""
-
-    client: rs.Client
-
-
-@pytest.fixture
-def engine(client: rs.Client) -> Engine:
-    return Engine(client)
 
 
 def failed(gen: Gen, code: str = "boom", **more: Any) -> Failed:

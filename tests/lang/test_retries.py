@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,20 +29,10 @@ from radixserve_tokenizer.protocol import (
     Usage,
     VarRef,
 )
-from tests.lang.fake_server import called
+from tests.lang.fake_server import Engine, called
 
 if TYPE_CHECKING:
     from tests.lang.fake_server import FakeServer
-
-
-@dataclass
-class Engine:
-    client: rs.Client
-
-
-@pytest.fixture
-def engine(client: rs.Client) -> Engine:
-    return Engine(client)
 
 
 class Even(BaseModel):

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psutil
-import pytest
 
 import radixserve_lang as rs
 from radixserve_tokenizer.protocol import Append, Close, Credit, Fork, Gen, Lease, Open, Score, Select, Tools, encode
-from tests.lang.fake_server import called
+from tests.lang.fake_server import Engine, called
 
 if TYPE_CHECKING:
     from tests.lang.fake_server import FakeServer
-
-
-@dataclass
-class Engine:
-    client: rs.Client
-
-
-@pytest.fixture
-def engine(client: rs.Client) -> Engine:
-    return Engine(client)
 
 
 @rs.tool
