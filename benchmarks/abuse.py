@@ -21,6 +21,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.hostile_schemas import HOSTILE_SCHEMAS
 from radixserve.models import resolve
 
 if TYPE_CHECKING:
@@ -55,41 +56,9 @@ def _nested(open_: str, close: str, depth: int) -> bytes:
     return _schema("@").replace(b'"@"', inside.encode())
 
 
-def _schema_attacks() -> dict[str, Any]:
-    chain = {
-        f"n{i}": {
-            "type": "array",
-            "prefixItems": [
-                {"allOf": [{"$ref": f"#/$defs/n{i + 1}"}]},
-                {"allOf": [{"$ref": f"#/$defs/n{i + 1}"}, {"$ref": "#/$defs/n0"}]},
-            ],
-        }
-        for i in range(14)
-    }
-    members = [{"type": "object", "properties": {f"p{i}": {"type": "integer", "minimum": i}}} for i in range(64)]
-    return {
-        "allOf of anyOf": {"allOf": [{"anyOf": [{"required": [f"p{i}"]}, {"required": [f"q{i}"]}]} for i in range(30)]},
-        "patterns that meet": {
-            "allOf": [{"anyOf": [{"pattern": f"a{{{i}}}b"}, {"pattern": f"c{{{i}}}d"}]} for i in range(1, 10)]
-        },
-        "oneOf of overlapping objects": {"oneOf": members},
-        "references that multiply": {"$defs": {**chain, "n14": {"items": {"$ref": "#/$defs/n0"}}}, "$ref": "#/$defs/n0"},
-        "a pattern of many states": {"type": "string", "pattern": "(.*a){30}", "maxLength": 900},
-        "a long counted pattern": {"type": "string", "pattern": "^(ab|c){1,900}$", "maxLength": 500},
-        "numbers that are forbidden": {"type": "number", "not": {"enum": [i * 1.37 for i in range(300)]}},
-        "divisors": {"type": "integer", "allOf": [{"not": {"multipleOf": k}} for k in (7, 11, 13, 17)]},
-        "a step and a range": {"type": "number", "multipleOf": 0.37, "minimum": -1234.567, "maximum": 98765.43},
-        "counted items": {"type": "array", "minItems": 900, "contains": {"const": 1}, "minContains": 3, "maxContains": 30},
-        "3,000 properties": {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(3000)}},
-        "conditions": {"allOf": [{"if": {"required": [f"p{i}"]}, "then": {"required": [f"q{i}"]}} for i in range(12)]},
-        "5 MB of schema": {"description": "x" * (5 << 20)},
-        "a reference to itself": {"$ref": "#"},
-    }
-
-
 def attacks() -> list[Attack]:
     """All of them."""
-    found = [Attack(name, CHAT, _schema(schema)) for name, schema in _schema_attacks().items()]
+    found = [Attack(name, CHAT, _schema(schema)) for name, schema in HOSTILE_SCHEMAS.items()]
     found += [
         Attack("a catastrophic expression", CHAT, _chat(structured_outputs={"regex": "((a+)+)+$"}), is_harmless=True),
         Attack("an expression of 10 million", CHAT, _chat(structured_outputs={"regex": "((a{1,100}){1,100}){1,1000}"}), True),

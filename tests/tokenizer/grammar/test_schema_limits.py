@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from benchmarks.hostile_schemas import TOO_COMPLEX
 from radixserve_tokenizer.grammar.compiler import CompileError
 from radixserve_tokenizer.grammar.prepare import prepare
 from radixserve_tokenizer.grammar.schema.compile import schema_grammar
@@ -16,46 +17,19 @@ from radixserve_tokenizer.grammar.schema.source import MAX_NODES
 from radixserve_tokenizer.grammar.schema.work import at_most, spend
 from radixserve_tokenizer.protocol import Constraint
 
-_CHAIN = {
-    f"n{i}": {
-        "type": "array",
-        "prefixItems": [
-            {"allOf": [{"$ref": f"#/$defs/n{i + 1}"}]},
-            {"allOf": [{"$ref": f"#/$defs/n{i + 1}"}, {"$ref": "#/$defs/n0"}]},
-        ],
-    }
-    for i in range(14)
-}
-_OBJECTS = [{"type": "object", "properties": {f"p{i}": {"type": "integer", "minimum": i}}} for i in range(64)]
-
-BOMBS = {
-    "unions met": {"allOf": [{"anyOf": [{"required": [f"p{i}"]}, {"required": [f"q{i}"]}]} for i in range(30)]},
-    "patterns met": {"allOf": [{"anyOf": [{"pattern": f"a{{{i}}}b"}, {"pattern": f"c{{{i}}}d"}]} for i in range(1, 10)]},
-    "overlapping members": {"oneOf": _OBJECTS},
-    "sets of schemas": {"$defs": {**_CHAIN, "n14": {"type": "array", "items": {"$ref": "#/$defs/n0"}}}, "$ref": "#/$defs/n0"},
-    "many states": {"type": "string", "pattern": "(.*a){30}", "maxLength": 900},
-    "long texts": {"type": "string", "pattern": "^(ab|c){1,900}$", "maxLength": 500},
-    "many numbers": {"type": "number", "not": {"enum": [i * 1.37 for i in range(300)]}},
-    "divisors": {"type": "integer", "allOf": [{"not": {"multipleOf": k}} for k in (7, 11, 13, 17)]},
-    "counts": {"type": "array", "allOf": [{"contains": {"const": i}, "minContains": 3, "maxContains": 6} for i in range(5)]},
-    "properties": {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(3000)}},
-    "names": {"type": "object", "patternProperties": {f"{c}.{{3}}{c}": {"minimum": i} for i, c in enumerate("abcde")}},
-    "conditions": {"allOf": [{"if": {"required": [f"p{i}"]}, "then": {"required": [f"q{i}"]}} for i in range(12)]},
-}
-
 
 @pytest.mark.parametrize("closed", [True, False])
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("name", TOO_COMPLEX)
 def test_refused_by_name_of_what_is_too_much(name: str, closed: bool) -> None:
     with pytest.raises(TooComplexError, match="too complex"):
-        schema_grammar(BOMBS[name], closed=closed)
+        schema_grammar(TOO_COMPLEX[name], closed=closed)
 
 
 def test_the_check_before_is_linear() -> None:
     """The check runs in the process that serves everyone: of the largest schema that it admits, processor time and not the clock."""
     widest = json.dumps({"enum": [0] * (MAX_NODES - 3)})
     longest = json.dumps({"const": "x" * (250 << 10)})
-    for source in (widest, longest, *map(json.dumps, BOMBS.values())):
+    for source in (widest, longest, *map(json.dumps, TOO_COMPLEX.values())):
         started_s = time.process_time()
         prepare(Constraint(kind="json_schema", source=source))
         assert time.process_time() - started_s < 1.0, "it takes some ten milliseconds"
