@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from radixserve.bench.workload import Part
 
 
-def _named() -> list[Workload]:
+def _of_requests() -> list[Workload]:
+    """Requests that know nothing of each other, or of what they share."""
     return [
         Workload(
             "single",
@@ -35,13 +36,6 @@ def _named() -> list[Workload]:
             frozenset(("concurrency", "requests", "prompt_tokens", "shared_tokens", "output_tokens")),
         ),
         Workload(
-            "agents",
-            "agents of several turns over one preamble",
-            {"": agents.agents},
-            {"concurrency": 8, "requests": 8, "prompt_tokens": 64, "shared_tokens": 768, "output_tokens": 48},
-            frozenset(("concurrency", "requests", "prompt_tokens", "shared_tokens", "output_tokens", "turns")),
-        ),
-        Workload(
             "forks",
             "continuations of one prompt, as requests and as choices of one",
             {"requests": plain.fork_requests, "n": plain.fork_choices},
@@ -49,18 +43,31 @@ def _named() -> list[Workload]:
             frozenset(("requests", "prompt_tokens", "output_tokens", "branches")),
         ),
         Workload(
-            "tree",
-            "tree of thought: thoughts, verdicts, the next level",
-            {"": tree.tree},
-            {"concurrency": 2, "requests": 4, "prompt_tokens": 512, "output_tokens": 32, "branches": 4},
-            frozenset(("concurrency", "requests", "prompt_tokens", "output_tokens", "branches", "depth")),
-        ),
-        Workload(
             "json",
             "a JSON object of six fields, with the schema enforced and without",
             {"constrained": structured.constrained, "plain": structured.unconstrained},
             {"concurrency": 8, "requests": 16, "output_tokens": 96},
             frozenset(("concurrency", "requests", "output_tokens")),
+        ),
+    ]
+
+
+def _of_programs() -> list[Workload]:
+    """Programs: what is asked next depends on an answer."""
+    return [
+        Workload(
+            "agents",
+            "agents of several turns over one preamble",
+            {"": agents.agents},
+            {"concurrency": 8, "requests": 8, "prompt_tokens": 64, "shared_tokens": 768, "output_tokens": 48},
+            frozenset(("concurrency", "requests", "prompt_tokens", "shared_tokens", "output_tokens", "turns")),
+        ),
+        Workload(
+            "tree",
+            "tree of thought: thoughts, verdicts, the next level",
+            {"": tree.tree},
+            {"concurrency": 2, "requests": 4, "prompt_tokens": 512, "output_tokens": 32, "branches": 4},
+            frozenset(("concurrency", "requests", "prompt_tokens", "output_tokens", "branches", "depth")),
         ),
         Workload(
             "tenants",
@@ -129,4 +136,4 @@ def _of_the_table() -> list[Workload]:
     ]
 
 
-WORKLOADS: dict[str, Workload] = {one.name: one for one in (*_named(), *_of_the_table())}
+WORKLOADS: dict[str, Workload] = {one.name: one for one in (*_of_requests(), *_of_programs(), *_of_the_table())}
