@@ -88,7 +88,9 @@ class _FolderSource:
         return self._handle(name).get_slice(name).get_dtype()
 
     def read_quantized(self, name: str) -> QuantizedWeight:
-        raise NotImplementedError(f"{name}: plain checkpoints hold no quantised matrices")
+        raise UnsupportedModelError(
+            f"{self._folder}: tensor {name!r} is stored as {self.stored_kind(name)}, which is no quantised form"
+        )
 
     def _handle(self, name: str) -> _Handle:
         return self._handles[self._file_of[name]]
