@@ -2,8 +2,7 @@
 
 A client may take `header_timeout_s` for the head of a request, from its first byte on (of the first one from when it connected),
 and as long for the rest of a body that nobody reads any more because the answer is out. Who reads nothing of an answer for
-`stall_timeout_s` is cut off. Of more than `max_connections` each new
-one is answered with 503; of many more it is cut off.
+`stall_timeout_s` is cut off. Of more than `max_connections` each new one is answered with 503; of many more it is cut off.
 """
 
 from __future__ import annotations

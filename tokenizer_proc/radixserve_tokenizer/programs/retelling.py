@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 #: Told in one turn of the loop, of all programs together; one event alone may be more. Some ten milliseconds.
 SLICE_BYTES = 128 << 10
+#: Told of one program before it is another's turn.
+_TURN_BYTES = 32 << 10
+#: What an outcome that is not kept counts as.
+_FAILED_BYTES = 256
 
 
 class Retelling:
@@ -58,9 +62,6 @@ class Retelling:
         return not self._kept and not self._gone
 
 
-_FAILED_BYTES = 256
-
-
 class Retellings:
     """All programs that tell again; each in turn."""
 
@@ -99,7 +100,3 @@ class Retellings:
                 program.retelling = None
                 self._programs.remove(program)
                 program.stream_again()
-
-
-#: Told of one program before it is another's turn.
-_TURN_BYTES = 32 << 10
