@@ -212,6 +212,8 @@ def test_a_tokenizer_process_that_dies_under_a_program(tiny_model: Path) -> None
     @rs.function
     def watched(s: rs.State) -> str:
         s += rs.user("Go on.")
+        # The process has it once it has answered: an op that is still on its way would reach the new process, and be right.
+        assert s.gen(max_tokens=1, ignore_eos=True).value is not None
         value = s.gen(max_tokens=4000, ignore_eos=True)
         assert not value.done
         os.kill(engine.supervisor.pids["tokenizer"], signal.SIGKILL)

@@ -125,3 +125,11 @@ JSON = st.recursive(
 @given(JSON)
 def test_whatever_a_schema_is_there_is_a_value(schema: Any) -> None:
     json.dumps(example_value(schema))
+    assert shown_calls([{"type": "function", "function": {"name": "a", "description": "", "parameters": schema}}], SMOLLM2)
+
+
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"const": 3}, {"enum": ["a"]}, {"anyOf": []}, None, True, []])
+def test_a_schema_that_is_no_objects_shows_a_call_without_arguments(schema: object) -> None:
+    """It is refused when a grammar of it is asked for: until then a prompt with it can be written."""
+    shown = shown_calls([{"type": "function", "function": {"name": "a", "parameters": schema}}], SMOLLM2)
+    assert shown[3] == ("assistant", SMOLLM2.calls_text([("a", {})]))

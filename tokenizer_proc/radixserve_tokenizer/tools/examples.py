@@ -32,7 +32,10 @@ def shown_calls(tools: Sequence[Mapping[str, Any]], form: ToolFormat) -> list[tu
 
 def _call(function: Mapping[str, Any], form: ToolFormat) -> list[tuple[str, str]]:
     schema = function.get("parameters")
-    arguments = example_value(schema if isinstance(schema, dict) else {"type": "object"})
+    arguments = example_value(schema)
+    if not isinstance(arguments, dict):  # A schema that no call has is shown before it is refused, or is none.
+        arguments = {}
+    arguments = cast("dict[str, Any]", arguments)
     return [("user", _request(function, arguments)), ("assistant", form.calls_text([(function["name"], arguments)]))]
 
 
