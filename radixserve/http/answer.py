@@ -87,7 +87,7 @@ async def run(
         visit = state.agents.visit(await tenant_of(state, how.api_key), extension)
         how = replace(how, group=visit.group)
         specs = [replace(spec, lease_s=extension.lease_s) for spec in specs]
-    programs = RunningPrograms(state.client, specs, how, state.config, visit)
+    programs = RunningPrograms(state.client, specs, how, state.config, state.crossing, visit)
     timer = RequestTimer(state.metrics, streamed=stream)
     if stream:
         return ProgramStream(programs, writer, timer)

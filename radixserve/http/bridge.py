@@ -1,6 +1,6 @@
 """The programs of one request, as asyncio sees them.
 
-The client calls back on its I/O thread; events cross into the event loop one by one, and the credits of the programs bound how
+The client calls back on its I/O thread; events cross into the event loop (crossing.py), and the credits of the programs bound how
 many can be on their way. Whoever leaves the `async with` block, for whatever reason, closes the programs: the engine stops them
 within a step.
 """
@@ -8,9 +8,8 @@ within a step.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from radixserve.http.errors import ApiError, BadRequestError, UnavailableError, from_event
 from radixserve.http.program import Numbers, build_ops
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from radixserve.http.agent_programs import Visit
     from radixserve.http.config import HttpConfig
+    from radixserve.http.crossing import Arrival, Crossing
     from radixserve.http.program import Opening, ProgramSpec
     from radixserve_tokenizer.protocol import Event, FromClient, Priority, RateLimits, Welcome
 
@@ -78,14 +78,6 @@ class ClientLike(Protocol):
         ...
 
 
-class _Arrival(NamedTuple):
-    """An event, of which program, and when it came (monotonic seconds)."""
-
-    program: int
-    event: Event
-    at: float
-
-
 class RunningPrograms:
     """The programs of a request, run side by side; iterate for `(choice, Delta | Done)` until every choice is done.
 
@@ -98,6 +90,7 @@ class RunningPrograms:
         specs: Sequence[ProgramSpec],
         opening: Opening,
         config: HttpConfig,
+        crossing: Crossing,
         visit: Visit | None = None,
     ) -> None:
         """`visit`: whose request it is, if it belongs to an agent program; the only channel may then be kept after the answer."""
@@ -105,10 +98,11 @@ class RunningPrograms:
         self._specs = specs
         self._opening = opening
         self._config = config
+        self._crossing = crossing
         self._visit = visit
         self._is_kept = False
-        self._events: asyncio.Queue[_Arrival] = asyncio.Queue()
-        self._held: deque[_Arrival] = deque()
+        self._events: asyncio.Queue[Arrival] = asyncio.Queue()
+        self._held: deque[Arrival] = deque()
         self._channels: list[ChannelLike] = []
         self._choices: dict[tuple[int, int], int] = {}
         self._num_choices = sum(spec.n for spec in specs)
@@ -177,13 +171,12 @@ class RunningPrograms:
                 self._channels[program].grant(amount)
 
     def _start(self) -> None:
-        loop = asyncio.get_running_loop()
         opening = self._opening
         choice = 0
         try:
             for index, spec in enumerate(self._specs):
                 channel = self._client.open(
-                    _crossing(loop, self._arrived, index),
+                    self._crossing.to(self._arrived, index),
                     api_key=opening.api_key,
                     seed=opening.seed,
                     priority=opening.priority,
@@ -202,7 +195,7 @@ class RunningPrograms:
         except ValueError as error:
             raise BadRequestError(f"The request can't be sent to the engine: {error}") from error
 
-    def _arrived(self, arrival: _Arrival) -> None:
+    def _arrived(self, arrival: Arrival) -> None:
         if self._is_kept and self._visit is not None:
             self._visit.heard(arrival.event)
         else:
@@ -229,21 +222,8 @@ class RunningPrograms:
             self._held.append(arrival)
         return set()
 
-    async def _next(self) -> _Arrival:
+    async def _next(self) -> Arrival:
         arrival = await self._events.get()
         if isinstance(arrival.event, (Refused, Failed, Goodbye)):
             raise from_event(arrival.event, self._specs[arrival.program].request_fields)
         return arrival
-
-
-def _crossing(loop: asyncio.AbstractEventLoop, arrived: Callable[[_Arrival], None], index: int) -> Callable[[Event], None]:
-    """A callback for the I/O thread that moves events into the loop."""
-
-    def on_event(event: Event) -> None:
-        try:
-            loop.call_soon_threadsafe(arrived, _Arrival(index, event, time.monotonic()))
-        except RuntimeError:
-            # The loop is closed: the server is gone, and nobody waits for this program.
-            return
-
-    return on_event

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from radixserve.http.agent_programs import AgentPrograms
+from radixserve.http.crossing import Crossing
 from radixserve.http.errors import ApiError, ModelNotFoundError, UnavailableError
 from radixserve.http.metrics import Metrics
 from radixserve.http.responses_api.store import ResponseStore
@@ -42,9 +43,11 @@ class ServerState:
         self._owned = False
         self._card: ModelCard | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._crossing: Crossing | None = None
 
     def start(self) -> None:
         """Begin to connect."""
+        self._crossing = Crossing()
         self._connecting = asyncio.create_task(self._connect())
 
     async def connected(self) -> None:
@@ -68,6 +71,13 @@ class ServerState:
         if self._client is None or self._card is None:
             raise UnavailableError("The engine is still loading the model. Try again.", code="loading")
         return self._client
+
+    @property
+    def crossing(self) -> Crossing:
+        """How events get into the loop that the app runs in."""
+        if self._crossing is None:
+            raise UnavailableError("The server is not running yet. Try again.", code="loading")
+        return self._crossing
 
     @property
     def card(self) -> ModelCard:
