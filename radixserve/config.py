@@ -51,6 +51,9 @@ class ServeConfig:
     max_queued: int = _flag(512, "Generations that may wait for a first token before new programs get 503.")
     max_queued_tokens: int = _flag(0, "Uncached prompt tokens that may wait before new programs get 503; 0: no limit.")
     itl_target_ms: float = _flag(0.0, "Bound on a step that mixes prefill beside decodes; 0: twice a pure decode step.")
+    stream_interval_ms: float = _flag(
+        30.0, "Streams tell of new tokens so often at most, the first at once; 0: of each token by itself."
+    )
     prefix_cache: bool = _flag(True, "Keep and share KV in the radix tree.")
     jump_forward: bool = _flag(True, "Let text that a grammar forces take one step; the answer is the same.")
     schedule: Literal["continuous", "dynamic", "static"] = _flag(
@@ -94,6 +97,8 @@ class ServeConfig:
         for name in ("ageing_s", "quantum"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be a number above 0, not {getattr(self, name)}")
+        if not 0 <= self.stream_interval_ms <= 1000:
+            raise ConfigError(f"stream_interval_ms must be from 0 to 1000, not {self.stream_interval_ms}")
         if not 0 <= self.level_unit < math.inf:
             raise ConfigError(f"level_unit must not be negative, but is {self.level_unit}")
         if self.allow_anonymous and self.tenants:

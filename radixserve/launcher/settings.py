@@ -87,6 +87,7 @@ def tokenizer_settings(
         public_prefixes=declared.public_prefixes,
         usage_db=usage_db(config),
         tool_format=config.tool_format,
+        stream_interval_ms=config.stream_interval_ms,
         log_level=config.log_level,
     )
 

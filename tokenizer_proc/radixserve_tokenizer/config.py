@@ -57,6 +57,8 @@ class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The server's CURVE key for `listen`, as text (Z85)."""
     max_queued: int = 512
     """Generations that may wait for their first token before new programs are refused with 503."""
+    stream_interval_ms: float = 0.0
+    """A client is told of streamed output so often at most: what comes meanwhile goes with the next delta. 0: of all at once."""
     max_programs: int = 4096
     max_options: int = 256
     """Most options of one select or score, and most branches of one fork."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -77,7 +78,11 @@ class Server:
         if self._inbox or self._core.is_behind:
             return 0
         waits = self._clients.blocked or self._runtime.is_waiting or not self._core.link.is_ready
-        return _IMPATIENT_MS if waits else _IDLE_MS
+        patience_ms = _IMPATIENT_MS if waits else _IDLE_MS
+        due = self._core.deltas_due(self._clients.blocked)
+        if due is None:
+            return patience_ms
+        return max(0, min(patience_ms, math.ceil(1e3 * (due - time.monotonic()))))
 
     # ---- clients --------------------------------------------------------------------------------------------------
 

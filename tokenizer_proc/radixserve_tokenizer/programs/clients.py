@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,29 @@ class Client:
     streaming: dict[Program, None] = field(default_factory=dict["Program", None])
     """Programs with output that no `Delta` carries yet, and with credits for it."""
     events: list[Event] = field(default_factory=list[Any])
+    _deltas_due: float = -math.inf
+    """When it may be told of streamed output again."""
     _refused: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
+
+    def collect_deltas(self, now: float, interval_s: float) -> None:
+        """Move output that streams into deltas, once an interval; the first of a generation at once.
+
+        All of a client's streams go together: to be woken for each token of each costs its cores more than what they are told.
+        """
+        is_due = now >= self._deltas_due
+        streaming, self.streaming = self.streaming, {}
+        for program in streaming:
+            if is_due or program.begins_to_answer:
+                program.collect_deltas(self.events)
+            else:
+                self.streaming[program] = None
+        if is_due:
+            self._deltas_due = now + interval_s
+
+    @property
+    def deltas_due(self) -> float | None:
+        """When there is output to tell it of; None: there is none."""
+        return self._deltas_due if self.streaming else None
 
     def note_refused(self, number: int) -> None:
         """What is sent for this program is to be ignored."""

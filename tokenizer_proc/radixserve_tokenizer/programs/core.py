@@ -154,17 +154,16 @@ class Core:
         out: list[tuple[bytes, list[wire.Event]]] = []
         for client in self._clients.values():
             if client.streaming and client.identity not in blocked:
-                self._collect_deltas(client)
+                client.collect_deltas(self._services.clock(), self._services.config.stream_interval_ms / 1e3)
             if client.events:
                 out.append((client.identity, client.events))
                 client.events = []
         return out
 
-    @staticmethod
-    def _collect_deltas(client: Client) -> None:
-        for program in client.streaming:
-            program.collect_deltas(client.events)
-        client.streaming.clear()
+    def deltas_due(self, blocked: Container[bytes] = ()) -> float | None:
+        """When `flush` has something to tell though nothing comes in, by the clock; None: never."""
+        dues = (client.deltas_due for client in self._clients.values() if client.identity not in blocked)
+        return min((due for due in dues if due is not None), default=None)
 
     def _client(self, identity: bytes) -> Client:
         client = self._clients.get(identity)

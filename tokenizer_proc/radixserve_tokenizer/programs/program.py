@@ -127,6 +127,11 @@ class Program:
         if self.streams:
             self.client.streaming[self] = None
 
+    @property
+    def begins_to_answer(self) -> bool:
+        """Whether it has output of a generation of which nothing has been told."""
+        return any(not generation.is_exposed for generation in self.streams)
+
     def collect_deltas(self, events: list[Event]) -> None:
         """Move output into deltas, one a generation, as far as the credits reach; the rest goes on coalescing."""
         if self.retelling is not None:
