@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from radixserve_tokenizer import protocol as wire
 from radixserve_runtime import protocol as rt
+from radixserve_tokenizer import protocol as wire
 from tests.tokenizer.programs.harness import World, append, config, encode, gen
 
 INTERVAL_S = 0.03
