@@ -137,9 +137,10 @@ class Supervisor:
     def _environment(self, threads: int) -> dict[str, str]:
         count = threads or len(os.sched_getaffinity(0))
         return {
-            # Two processes that spin on the same cores slow each other tenfold; a short spin still saves a wake-up a region.
+            # Some milliseconds. Threads that meet at a barrier wait for whoever was taken off its core for a moment; asleep they would
+            # lose theirs too. Without end, two processes that spin on the same cores slow each other tenfold.
             "OMP_NUM_THREADS": str(count),
-            "GOMP_SPINCOUNT": "20000",
+            "GOMP_SPINCOUNT": "100000",
             "TOKENIZERS_PARALLELISM": "false",
         }
 

@@ -131,6 +131,24 @@ def test_the_worker_leaves_the_cores_to_others(service):
     assert not group.exists() or int(group.read_text().rsplit(maxsplit=1)[1]) == 10
 
 
+def test_a_job_that_never_came_to_its_turn_may_be_sent_again():
+    """The worker comes last; a busy machine says nothing against a grammar."""
+    service = GrammarService(VOCABULARY, [EOS], timeout_s=0.5, memory_mb=4096)
+    try:
+        service.submit(1, Constraint(kind="regex", source="ab"), "t")
+        wait_for(service, 1)
+        os.kill(service.worker_pid, signal.SIGSTOP)
+        service.submit(2, Constraint(kind="regex", source="cd"), "t")
+        (starved,) = wait_for(service, 1)
+        assert isinstance(starved, CompileFailed)
+        assert starved.retryable
+        assert "the server is busy" in starved.message
+        service.submit(3, Constraint(kind="regex", source="cd"), "t")
+        assert isinstance(wait_for(service, 1)[0], Compiled)
+    finally:
+        service.close()
+
+
 def test_a_catastrophic_grammar_is_killed_and_the_next_one_works():
     service = GrammarService(VOCABULARY, [EOS], timeout_s=0.5, memory_mb=4096)
     try:

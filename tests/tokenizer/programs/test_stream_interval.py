@@ -44,7 +44,7 @@ def test_the_first_token_goes_at_once_and_the_next_ones_together() -> None:
         world.now += INTERVAL_S / 4
         say(world, piece)
         assert told(world) == []
-    assert world.core.deltas_due() == pytest.approx(100 + INTERVAL_S)
+    assert world.core.deltas_due() == pytest.approx(100 + 1.25 * INTERVAL_S), "an interval after b came, if nothing comes before"
     world.now = 100 + INTERVAL_S + 1e-6
     assert told(world) == [(1, "bc")]
     assert world.core.deltas_due() is None
@@ -97,7 +97,7 @@ def test_one_clients_streams_have_nothing_to_do_with_anothers() -> None:
     assert told(world) == []
     world.now = 100 + INTERVAL_S + 1e-6
     assert told(world) == [(1, "b")]
-    assert world.core.deltas_due() == pytest.approx(100 + 1.5 * INTERVAL_S)
+    assert world.core.deltas_due() == pytest.approx(100 + 1.5 * INTERVAL_S), "y waits since then"
 
 
 def test_who_can_take_nothing_is_not_waited_for() -> None:

@@ -42,6 +42,8 @@ _START_TIMEOUT_S = 60.0
 _MAX_FAILED_STARTS = 3
 _RETRY_START_S = 5.0
 _FAILURE_TTL_S = 60.0
+_STARVED = 0.125
+"""A job that had less than this part of its time on a core is not to blame that it took too long."""
 _FULL = f"{MAX_QUEUED} grammars are waiting to be compiled: try again later"
 
 
@@ -95,7 +97,7 @@ class GrammarService:
         """All that are not done, by key; the running one is among them, the others are in the queue."""
         self._queue = FairQueue()
         self._running: Job | None = None
-        self._started_at = 0.0
+        self._started_at = self._started_cpu_s = 0.0
         self._outcomes: deque[Outcome] = deque()
         self._num_jobs = 0
         self._killed: list[WorkerProcess] = []
@@ -189,7 +191,7 @@ class GrammarService:
         elif not self._ready and now >= self._deadline:
             self._on_death("the grammar compiler does not start")
         elif self._running is not None and now >= self._deadline:
-            self._on_death(f"compiling it took longer than {self._timeout_s:g} s: simplify it")
+            self._on_timeout(self._worker)
         self._advance()
 
     def close(self) -> None:
@@ -247,13 +249,20 @@ class GrammarService:
                 for ticket in job.tickets:
                     self._finish(Compiled(ticket, job.key, message.payload))
 
-    def _on_death(self, reason: str) -> None:
+    def _on_timeout(self, worker: WorkerProcess) -> None:
+        """Its job took too long: because of what it is, or because everybody else goes before the worker, and the cores are busy."""
+        if worker.cpu_s - self._started_cpu_s < _STARVED * self._timeout_s:
+            self._on_death("compiling it did not come to its turn, as the server is busy: try again later", retryable=True)
+        else:
+            self._on_death(f"compiling it took longer than {self._timeout_s:g} s: simplify it")
+
+    def _on_death(self, reason: str, *, retryable: bool = False) -> None:
         """The worker died or has to: its job fails with `reason`, the others go to the next worker."""
         self._kill_worker()
         job = self._stop_running()
         if job is not None:
             _log.warning("grammar worker: %s", reason)
-            self._fail(job, reason)
+            self._fail(job, reason, retryable=retryable)
         elif not self._ready:
             self._failed_starts += 1
             _log.error("grammar worker: could not start (%d times)", self._failed_starts)
@@ -280,7 +289,7 @@ class GrammarService:
         job = self._running = self._queue.pop()
         if job is None:
             return
-        self._started_at = self._clock()
+        self._started_at, self._started_cpu_s = self._clock(), self._worker.cpu_s
         self._deadline = self._started_at + self._timeout_s
         self._worker.send(Compile(job=job.number, kind=job.prepared.kind, source=job.prepared.source, tenant=job.tenant))
         self._watch()

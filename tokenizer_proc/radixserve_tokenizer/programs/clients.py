@@ -33,16 +33,19 @@ class Client:
     streaming: dict[Program, None] = field(default_factory=dict["Program", None])
     """Programs with output that no `Delta` carries yet, and with credits for it."""
     events: list[Event] = field(default_factory=list[Any])
-    _deltas_due: float = -math.inf
-    """When it may be told of streamed output again."""
+    _told_until: float = -math.inf
+    """Before then it is told of no more streamed output, but for what begins."""
+    _held_until: float = math.inf
+    """When what waits for that has waited for an interval."""
     _refused: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
 
     def collect_deltas(self, now: float, interval_s: float) -> None:
         """Move output that streams into deltas, once an interval; the first of a generation at once.
 
-        All of a client's streams go together: to be woken for each token of each costs its cores more than what they are told.
+        All of a client's streams go together, as each time that somebody is woken takes the cores from who computes. So what waits goes
+        with whatever comes after the interval, a step's tokens as a rule, and after as long again by itself (`deltas_due`).
         """
-        is_due = now >= self._deltas_due
+        is_due = now >= min(self._told_until, self._held_until)
         streaming, self.streaming = self.streaming, {}
         for program in streaming:
             if is_due or program.begins_to_answer:
@@ -50,12 +53,14 @@ class Client:
             else:
                 self.streaming[program] = None
         if is_due:
-            self._deltas_due = now + interval_s
+            self._told_until, self._held_until = now + interval_s, math.inf
+        elif self.streaming:
+            self._held_until = min(self._held_until, now + interval_s)
 
     @property
     def deltas_due(self) -> float | None:
         """When there is output to tell it of; None: there is none."""
-        return self._deltas_due if self.streaming else None
+        return self._held_until if self.streaming and self._held_until < math.inf else None
 
     def note_refused(self, number: int) -> None:
         """What is sent for this program is to be ignored."""

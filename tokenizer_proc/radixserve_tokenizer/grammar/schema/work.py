@@ -15,8 +15,8 @@ from radixserve_tokenizer.grammar.schema.errors import TooComplexError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-MAX_STEPS = 2_000_000
-"""About a second's, several times what the largest of common schemas takes."""
+MAX_STEPS = 1_000_000
+"""About half a second's, ten times what the largest of common schemas takes."""
 
 
 class _Count:
