@@ -31,11 +31,9 @@ def shown_calls(tools: Sequence[Mapping[str, Any]], form: ToolFormat) -> list[tu
 
 
 def _call(function: Mapping[str, Any], form: ToolFormat) -> list[tuple[str, str]]:
-    schema = function.get("parameters")
-    arguments = example_value(schema)
-    if not isinstance(arguments, dict):  # A schema that no call has is shown before it is refused, or is none.
-        arguments = {}
-    arguments = cast("dict[str, Any]", arguments)
+    shown = example_value(function.get("parameters"))
+    # A schema that is no object's is refused when its grammar is asked for; until then a prompt with it can be written.
+    arguments = cast("dict[str, Any]", shown) if isinstance(shown, dict) else {}
     return [("user", _request(function, arguments)), ("assistant", form.calls_text([(function["name"], arguments)]))]
 
 
