@@ -36,7 +36,7 @@ BARS = {"ample": 1.0, "tight": 1.5}
 _AMPLE = 131_072
 SIZES = {
     "ample": Sizes(),
-    "tight": Sizes(context=900, output=16, depth=3, width=2, keep=1, votes=3, turns=4, result=60, pause_s=1.0),
+    "tight": Sizes(context=2400, output=16, depth=3, width=2, keep=1, votes=5, questions=3, turns=6, result=60, pause_s=1.0),
 }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import radixserve as rs
 from benchmarks.written_twice.work import (
+    ASK_AGAIN,
     CONCLUDE,
     EXPLAIN,
     MARK,
@@ -61,23 +62,34 @@ async def tree_of_thought(s: rs.State, work: Work) -> str:
 
 @rs.function
 async def self_consistency(s: rs.State, work: Work) -> str:
-    """Votes until one answer has the majority, a check, and an explanation."""
+    """For each question votes until one answer has the majority, a check, and an explanation."""
     sizes = work.sizes
     s += (_SYSTEM, rs.user(work.question))
+    said: list[str] = []
+    for number in range(sizes.questions):
+        if number:
+            s += rs.user(ASK_AGAIN)
+        answer = await _vote(s, work, number)
+        s += rs.assistant(str(answer))
+        if sizes.pause_s:
+            s.lease(_LEASE_S)
+            await work.pause()
+        s += rs.user(EXPLAIN)
+        said.append(f"{answer} {await s.gen(max_tokens=sizes.output, temperature=0.0)}")
+    return " | ".join(said)
+
+
+async def _vote(s: rs.State, work: Work, number: int) -> int:
+    """What most say; those who are still at it are cancelled then."""
     answers: list[int] = []
-    seed = work.seed("votes")
-    with s.fork(sizes.votes) as branches:
+    seed = work.seed(f"votes {number}")
+    with s.fork(work.sizes.votes) as branches:
         asked = [b.gen(json=Verdict, temperature=0.9, seed=choice_seed(seed, i)) for i, b in enumerate(branches)]
         async for verdict in rs.as_completed(asked):
             answers.append((await verdict).answer)
-            if answers.count(winner(answers)) > sizes.votes // 2:
+            if answers.count(winner(answers)) > work.sizes.votes // 2:
                 break
-    s += rs.assistant(str(winner(answers)))
-    if sizes.pause_s:
-        s.lease(_LEASE_S)
-        await work.pause()
-    s += rs.user(EXPLAIN)
-    return f"{winner(answers)} {await s.gen(max_tokens=sizes.output, temperature=0.0)}"
+    return winner(answers)
 
 
 @rs.function

@@ -6,7 +6,20 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.written_twice.work import CONCLUDE, EXPLAIN, MARK, NEXT, SYSTEM, Sizes, Verdict, Work, best, make_search, winner
+from benchmarks.written_twice.work import (
+    ASK_AGAIN,
+    CONCLUDE,
+    EXPLAIN,
+    MARK,
+    NEXT,
+    SYSTEM,
+    Sizes,
+    Verdict,
+    Work,
+    best,
+    make_search,
+    winner,
+)
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -88,11 +101,19 @@ async def _tree_of_thought(work: Work, chat: _Chat) -> str:
 async def _self_consistency(work: Work, chat: _Chat) -> str:
     sizes = work.sizes
     messages = _opening(work)
-    texts = await chat.texts(messages, n=sizes.votes, temperature=0.9, response_format=_VERDICT, seed=work.seed("votes"))
-    answer = winner([Verdict.model_validate_json(text).answer for text in texts])
-    await work.pause()
-    messages += [_assistant(str(answer)), _user(EXPLAIN)]
-    return f"{answer} {await chat.text(messages, max_tokens=sizes.output)}"
+    said: list[str] = []
+    for number in range(sizes.questions):
+        if number:
+            messages.append(_user(ASK_AGAIN))
+        seed = work.seed(f"votes {number}")
+        texts = await chat.texts(messages, n=sizes.votes, temperature=0.9, response_format=_VERDICT, seed=seed)
+        answer = winner([Verdict.model_validate_json(text).answer for text in texts])
+        await work.pause()
+        messages += [_assistant(str(answer)), _user(EXPLAIN)]
+        explanation = await chat.text(messages, max_tokens=sizes.output)
+        messages.append(_assistant(explanation))
+        said.append(f"{answer} {explanation}")
+    return " | ".join(said)
 
 
 async def _react(work: Work, chat: _Chat) -> str:

@@ -21,6 +21,7 @@ SYSTEM = (
 MARK = "Give this step a mark from 1 to 9."
 NEXT = "Go on with the next step."
 CONCLUDE = "Now write the answer."
+ASK_AGAIN = "And of the words that are left, which matters most?"
 EXPLAIN = "The votes were counted and checked. Explain the answer."
 PROGRAMS = ("tree of thought", "self-consistency", "react")
 
@@ -37,6 +38,7 @@ class Sizes:
     width: int = 3
     keep: int = 2
     votes: int = 5
+    questions: int = 1
     turns: int = 4
     result: int = 30
     pause_s: float = 0.0

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from radixserve_runtime.scheduler.config import check_weights
+from radixserve_runtime.scheduler.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,14 +46,10 @@ class Tenant:
     num_waiting_uncached_tokens: int = 0
     """By what the cache had of each when it was last looked at."""
 
-    newcomer_s: float = -math.inf
-    """When a newcomer of it was admitted last (holding.py)."""
-    idle_s: float = 0.0
-    """For how long nothing ran since then while newcomers of it were held back."""
+    patience: Patience = field(default_factory=Patience)
+    """With its programs that hold leases (holding.py)."""
     growth_tokens: float = 0.0
     """By how much a sequence adds to its program's context, about."""
-    patience: float = 1.0
-    """Part of the whole for which its newcomers wait for programs that hold leases."""
     is_blocked: bool = False
     """Pages are what its waiting sequences wait for: it has no claim on others' slots."""
 
@@ -74,6 +71,8 @@ class Program:
     service: float = 0.0
     level: int = 0
     num_tracked: int = 0
+    ended_s: float | None = None
+    """When a sequence of it ended last."""
     contexts: dict[int, int] = field(default_factory=dict[int, int])
     """Contexts that were computed for it lately: checksums of their beginnings, by length."""
     waiting: dict[Sequence, None] = field(default_factory=dict["Sequence", None])

@@ -8,11 +8,13 @@ Only for so long as the promises are worth it. The tenant's patience is
 
 - while anything runs: the ageing time since its last newcomer was admitted, and not less than four times what the prefill of this
   one takes, so that no more than a quarter of the work is what breaking leases costs;
-- while nothing runs: a quarter of what that prefill takes, all times together since its last newcomer was admitted. To wait costs
-  time in which the newcomer, who has to be computed once, could be; to break a lease costs computing that context again.
+- while nothing runs: until nothing ran for three quarters of what that prefill takes within about one of its programs' usual pauses (patience.py).
+  To wait costs time in which the newcomer, who has to be computed once, could be. To break a lease costs computing a context again, and one more
+  program in flight costs that once in a pause, as one of them finds its own gone each time. So short pauses are waited for, and long ones filled.
+  And for two such pauses on end at most: then nobody is coming.
 
 It is halved when it was in vain, and whole again when somebody has come back: leases that nobody comes back to hold up the first
-few. Whoever is overdue and has the turn doesn't wait, and neither does the interactive class. Who waits so has no claim on others' slots. Other tenants' leases hold
+few. Newcomers that are overdue wait as well, and go before the others; the interactive class doesn't. Who waits so has no claim on others' slots. Other tenants' leases hold
 nobody back: what a tenant is kept from, it has promised itself.
 """
 
@@ -36,11 +38,11 @@ if TYPE_CHECKING:
 #: Part of what its program had computed (or, without any, of its prompt) that a sequence finds in the cache if it is warm.
 WARM = 0.5
 
-#: Patience after it was in vain, as a part of what it was.
-_LESS = 0.5
+#: Part of what a newcomer's prefill takes for which nothing may run for the sake of leases, within a pause.
+_IDLE_PART = 0.75
 
-#: Part of what a newcomer's prefill takes for which nothing may run for the sake of leases.
-_IDLE_PART = 0.25
+#: Usual pauses for which nothing may run on end.
+_IDLE_PAUSES = 2.0
 
 #: By so many times what contexts grow with a sequence those at work are expected to grow yet, and how fast that is learned.
 _GROWTHS, _RATE = 2.0, 0.1
@@ -58,6 +60,8 @@ class Holding:
         self._now_s = 0.0
         self._is_idle = False
         """Whether the last step was empty."""
+        self._idle_since_s = 0.0
+        """When the last step that wasn't was over, as far as is known."""
         self._held: set[Tenant] = set()
         """Tenants that held newcomers back in the last step."""
         self._until_s = math.inf
@@ -67,7 +71,9 @@ class Holding:
         """A step is planned."""
         if self._is_idle:
             for tenant in self._held:
-                tenant.idle_s += max(0.0, min(now_s, self._until_s) - self._now_s)
+                tenant.patience.idled(self._now_s, min(now_s, self._until_s))
+        else:
+            self._idle_since_s = now_s
         self._now_s = now_s
         self._until_s = math.inf
         self._held.clear()
@@ -93,15 +99,22 @@ class Holding:
     def ended(self, sequence: Sequence) -> None:
         """It had its last token: by what it added to its program's context others are expected to add."""
         tracked = self._state.tracked[sequence]
+        tracked.program.ended_s = self._now_s
         if tracked.num_known_tokens:
             growth = max(0, sequence.num_computed - tracked.num_known_tokens)
             tracked.tenant.growth_tokens += _RATE * (growth - tracked.tenant.growth_tokens)
+
+    def came_back(self, sequence: Sequence, now_s: float) -> None:
+        """It was added, and goes on with what its program has computed and has under a lease."""
+        tracked = self._state.tracked[sequence]
+        if tracked.program.ended_s is not None:
+            tracked.tenant.patience.came_back(now_s - tracked.program.ended_s)
 
     def must_wait(self, sequence: Sequence, num_cached_tokens: int) -> bool:
         """Whether a newcomer that can't do without leased pages is to wait."""
         tracked = self._state.tracked[sequence]
         until_s = self._patient_until_s(sequence, num_cached_tokens)
-        if until_s <= self._now_s or self._state.waiting.overdue(tracked, self._now_s) is sequence:
+        if until_s <= self._now_s:
             return False
         self._until_s = min(self._until_s, until_s)
         self._held.add(tracked.tenant)
@@ -111,20 +124,20 @@ class Holding:
         tracked = self._state.tracked[sequence]
         tenant, count = tracked.tenant, sequence.num_tokens - num_cached_tokens
         prefill_s = self._cost.prefill_cost(num_cached_tokens, count)
-        until_s = max(tenant.newcomer_s, tracked.since_s) + tenant.patience * max(self._ageing_s, OVERDUE_EVERY * prefill_s)
+        patience = tenant.patience
+        until_s = max(patience.newcomer_s, tracked.since_s) + patience.part * max(self._ageing_s, OVERDUE_EVERY * prefill_s)
         if self._state.running:
             return until_s
-        return min(until_s, self._now_s + max(0.0, tenant.patience * _IDLE_PART * prefill_s - tenant.idle_s))
+        until_s = min(until_s, self._idle_since_s + _IDLE_PAUSES * patience.pause_s)
+        return min(until_s, self._now_s + patience.idle_left_s(self._now_s, patience.part * _IDLE_PART * prefill_s))
 
     def admitted(self, sequence: Sequence, num_cached_tokens: int, took_leased: bool) -> None:
         """It has a slot; `took_leased`: though it can't do without leased pages that it was to leave alone."""
-        tenant = self._state.tracked[sequence].tenant
-        if not self._is_newcomer(sequence, num_cached_tokens):
-            tenant.patience = 1.0
-            return
-        tenant.newcomer_s, tenant.idle_s = self._now_s, 0.0
-        if took_leased:
-            tenant.patience *= _LESS
+        patience = self._state.tracked[sequence].tenant.patience
+        if self._is_newcomer(sequence, num_cached_tokens):
+            patience.admitted(self._now_s, in_vain=took_leased)
+        else:
+            patience.part = 1.0
 
     def _is_newcomer(self, sequence: Sequence, num_cached_tokens: int) -> bool:
         known = self._state.tracked[sequence].num_known_tokens or sequence.num_tokens

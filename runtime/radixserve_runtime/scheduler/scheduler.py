@@ -137,7 +137,8 @@ class Scheduler:
         tracked.num_known_tokens = self._pages.known(program, tokens)
         self._state.waiting.push(sequence, tracked)
         self._selection.look_up((sequence,))
-        self._pages.promise(sequence, tracked.tokens, tracked.num_known_tokens, now_s)
+        if self._pages.promise(sequence, tracked.tokens, tracked.num_known_tokens, now_s):
+            self._holding.came_back(sequence, now_s)
 
     def append_token(self, sequence: Sequence, token_id: int) -> None:
         """A token was drawn (or forced) for a running sequence."""
