@@ -125,10 +125,11 @@ def test_the_worker_leaves_the_cores_to_others(service):
     service.submit(1, Constraint(kind="choice", source='["a"]'), "a")
     wait_for(service, 1)
     pid = service.worker_pid
-    assert psutil.Process(pid).nice() >= 10
-    assert os.getsid(pid) == pid
+    assert psutil.Process(pid).nice() > 0
+    assert os.getsid(pid) == service.keeper_pid
     group = Path(f"/proc/{pid}/autogroup")
-    assert not group.exists() or int(group.read_text().rsplit(maxsplit=1)[1]) == 10
+    assert not group.exists() or int(group.read_text().rsplit(maxsplit=1)[1]) > 0
+    assert os.sched_getaffinity(pid) == {max(os.sched_getaffinity(0))}
 
 
 def test_a_job_that_never_came_to_its_turn_may_be_sent_again():
@@ -152,10 +153,13 @@ def test_a_job_that_never_came_to_its_turn_may_be_sent_again():
 def test_a_catastrophic_grammar_is_killed_and_the_next_one_works():
     service = GrammarService(VOCABULARY, [EOS], timeout_s=0.5, memory_mb=4096)
     try:
-        pid = service.worker_pid
+        service.submit(0, Constraint(kind="regex", source="warm"), "t")
+        wait_for(service, 1)
+        pid, keeper = service.worker_pid, service.keeper_pid
         service.submit(1, SLOW, "t")
         service.submit(2, Constraint(kind="regex", source="ab"), "t")
         first, second = wait_for(service, 2)
+        assert service.keeper_pid == keeper, "what took a second to load is still there"
         assert first == CompileFailed(1, "compiling it took longer than 0.5 s: simplify it")
         assert isinstance(second, Compiled)
         assert service.worker_pid != pid
@@ -171,6 +175,7 @@ def test_a_catastrophic_grammar_is_killed_and_the_next_one_works():
 def test_the_worker_is_bounded_in_memory():
     service = GrammarService(VOCABULARY, [EOS], timeout_s=60.0, memory_mb=48)
     try:
+        keeper = service.keeper_pid
         service.submit(1, Constraint(kind="ebnf", source='root ::= ([^b]{1,2000} "a"){1,3}'), "t")
         service.submit(2, Constraint(kind="regex", source="ab"), "t")
         outcomes = {outcome.ticket: outcome for outcome in wait_for(service, 2)}
@@ -178,6 +183,7 @@ def test_the_worker_is_bounded_in_memory():
         # Which of the two depends on where in the compiler it runs out.
         assert "memory" in outcomes[1].message or "crashed" in outcomes[1].message
         assert isinstance(outcomes[2], Compiled)
+        assert service.keeper_pid == keeper
     finally:
         service.close()
 
@@ -199,6 +205,54 @@ def test_a_killed_worker_fails_its_job_alone(service):
     [outcome] = wait_for(service, 1)
     assert outcome.ticket == 3
     assert service.worker_pid != pid
+
+
+def test_a_killed_keeper_takes_its_worker_along_and_both_come_again(service):
+    service.submit(0, Constraint(kind="regex", source="warm"), "t")
+    wait_for(service, 1)
+    pid, keeper = service.worker_pid, service.keeper_pid
+    service.submit(1, SLOW, "t")
+    service.submit(2, Constraint(kind="regex", source="ab"), "t")
+    os.kill(keeper, signal.SIGKILL)
+    outcomes = {outcome.ticket: outcome for outcome in wait_for(service, 2)}
+    assert isinstance(outcomes[1], CompileFailed)
+    assert isinstance(outcomes[2], Compiled)
+    assert service.keeper_pid != keeper
+    assert gone(pid)
+    assert gone(keeper)
+
+
+def test_many_killed_workers_leave_neither_zombies_nor_descriptors(service):
+    def alive() -> list[psutil.Process]:
+        return psutil.Process(service.keeper_pid).children()
+
+    service.submit(0, Constraint(kind="regex", source="warm"), "t")
+    wait_for(service, 1)
+    mine, keepers = psutil.Process().num_fds(), psutil.Process(service.keeper_pid).num_fds()
+    for _ in range(5):
+        pid = service.worker_pid
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 30.0
+        while service.worker_pid in (pid, None):
+            assert time.monotonic() < deadline
+            assert service.receive() == []
+            service.tick()
+            time.sleep(0.01)
+    assert [child.pid for child in alive()] == [service.worker_pid]
+    assert psutil.Process().num_fds() == mine
+    assert psutil.Process(service.keeper_pid).num_fds() == keepers
+    assert psutil.Process(service.keeper_pid).num_threads() == 1, "a fork would lose the others"
+
+
+def test_an_interrupt_from_the_terminal_ends_neither(service):
+    service.submit(0, Constraint(kind="regex", source="warm"), "t")
+    wait_for(service, 1)
+    pids = service.worker_pid, service.keeper_pid
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)
+    service.submit(1, Constraint(kind="regex", source="ab"), "t")
+    assert isinstance(wait_for(service, 1)[0], Compiled)
+    assert (service.worker_pid, service.keeper_pid) == pids
 
 
 def test_cancelled_tickets_have_no_outcome(service):
@@ -289,36 +343,46 @@ def test_a_worker_that_can_not_start_is_an_error_and_no_loop(monkeypatch):
         service.close()
 
 
-def test_the_worker_is_niced_and_dies_with_its_parent():
+def test_worker_and_keeper_die_with_their_parent_also_amid_a_job():
     program = (
         "import sys, time\n"
         "from radixserve_tokenizer.grammar.service import GrammarService\n"
         "from radixserve_tokenizer.protocol import Constraint\n"
         "if __name__ == '__main__':\n"
-        "    service = GrammarService([bytes([b]) for b in range(256)] + [b''], [256])\n"
+        "    service = GrammarService([bytes([b]) for b in range(256)] + [b''], [256], timeout_s=600.0)\n"
         "    service.submit(1, Constraint(kind='regex', source='ab'), 't')\n"
         "    while not service.receive():\n"
         "        service.tick()\n"
         "        time.sleep(0.02)\n"
-        "    print(service.worker_pid, flush=True)\n"
+        "    service.submit(2, Constraint(kind='ebnf', source=sys.argv[1]), 't')\n"
+        "    print(service.worker_pid, service.keeper_pid, flush=True)\n"
         "    time.sleep(600)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    parent = subprocess.Popen([sys.executable, "-c", program, SLOW.source], stdout=subprocess.PIPE)
     try:
         assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        assert psutil.Process(pid).nice() >= 10
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
     finally:
         parent.kill()
         parent.wait()
         parent.stdout.close()
-    assert gone(pid)
+    assert all(gone(pid) for pid in pids)
 
 
 def test_close_leaves_nothing_behind():
     service = GrammarService(VOCABULARY, [EOS])
-    pid = service.worker_pid
     service.submit(1, Constraint(kind="regex", source="ab"), "t")
+    wait_for(service, 1)
+    pids = service.worker_pid, service.keeper_pid
+    service.submit(2, SLOW, "t")
+    service.close()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_close_does_not_wait_for_a_start():
+    service = GrammarService(VOCABULARY, [EOS])
+    pid = service.keeper_pid
     service.close()
     assert gone(pid)
 

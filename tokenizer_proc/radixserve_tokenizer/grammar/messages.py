@@ -1,4 +1,4 @@
-"""What the grammar service and its worker process say to each other: length-prefixed msgpack over a socket pair."""
+"""What the grammar service and its worker say to each other: length-prefixed msgpack over a socket pair."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 
 
 class Start(msgspec.Struct, frozen=True, tag="start", tag_field="t"):
-    """First message to the worker."""
+    """What the keeper reads first, from its standard input."""
 
     vocabulary: tuple[bytes, ...]
     eos_token_ids: tuple[int, ...]
@@ -34,6 +34,8 @@ class Compile(msgspec.Struct, frozen=True, tag="compile", tag_field="t"):
 
 class Started(msgspec.Struct, frozen=True, tag="started", tag_field="t"):
     """The worker is ready for jobs."""
+
+    pid: int
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="t"):

@@ -24,7 +24,7 @@ from radixserve_tokenizer.grammar.cache import FailureCache, SharedRoom
 from radixserve_tokenizer.grammar.errors import ConstraintError
 from radixserve_tokenizer.grammar.messages import Compile, Result, Start, Started
 from radixserve_tokenizer.grammar.prepare import prepare
-from radixserve_tokenizer.grammar.process import WorkerDied, WorkerProcess
+from radixserve_tokenizer.grammar.process import Keeper, WorkerDied
 from radixserve_tokenizer.grammar.queue import FairQueue, Job
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from radixserve_tokenizer.grammar.composite import Composite
     from radixserve_tokenizer.grammar.messages import FromWorker
+    from radixserve_tokenizer.grammar.process import Worker
     from radixserve_tokenizer.protocol import Constraint
 
 _log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ Outcome: TypeAlias = Compiled | CompileFailed
 
 
 class GrammarService:
-    """One worker process and its queue.
+    """One worker process, the keeper that it is forked from, and its queue.
 
     vocabulary: bytes of each token, b"" for control tokens, as the runtime gets it. timeout_s: for one grammar in the
     worker. memory_mb: what the worker may take beyond its libraries. `tick` must be called a few times a second.
@@ -100,15 +101,15 @@ class GrammarService:
         self._started_at = self._started_cpu_s = 0.0
         self._outcomes: deque[Outcome] = deque()
         self._num_jobs = 0
-        self._killed: list[WorkerProcess] = []
+        self._ended: list[Keeper] = []
         self._failed_starts = 0
-        self._ready = False
         self._deadline = 0.0
         # An epoll of both sources is itself one descriptor that can be polled, and it outlives any worker.
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
-        self._worker: WorkerProcess | None = None
+        self._keeper: Keeper | None = None
+        self._worker: Worker | None = None
         self._launch()
 
     def submit(self, ticket: int, constraint: Constraint | Composite, tenant: str) -> None:
@@ -184,31 +185,37 @@ class GrammarService:
     def tick(self, now: float | None = None) -> None:
         """Enforce the time limits. `now` is of the same clock as the service's (`time.monotonic`)."""
         now = self._clock() if now is None else now
-        self._killed = [worker for worker in self._killed if not worker.reap()]
+        self._ended = [keeper for keeper in self._ended if not keeper.reap()]
         if self._worker is None:
             if now >= self._deadline:
                 self._launch()
-        elif not self._ready and now >= self._deadline:
+        elif not self._worker.is_ready and now >= self._deadline:
             self._on_death("the grammar compiler does not start")
         elif self._running is not None and now >= self._deadline:
             self._on_timeout(self._worker)
         self._advance()
 
     def close(self) -> None:
-        """Kill the worker and forget everything."""
+        """End the worker and its keeper, and forget everything."""
         if self._worker is not None:
-            self._kill_worker()
-        for worker in self._killed:
-            worker.wait(timeout_s=2.0)
-        self._killed.clear()
+            self._leave_worker()
+        self._end_keeper()
+        for keeper in self._ended:
+            keeper.wait(timeout_s=2.0)
+        self._ended.clear()
         self._jobs.clear()
         self._epoll.close()
         os.close(self._wake)
 
     @property
     def worker_pid(self) -> int | None:
-        """Of the worker process; None while there is none."""
-        return self._worker.pid if self._worker is not None else None
+        """Of the process that compiles; None while there is none."""
+        return self._worker.pid if self._worker is not None and self._worker.is_ready else None
+
+    @property
+    def keeper_pid(self) -> int | None:
+        """Of the process that the worker is forked from; None while there is none."""
+        return self._keeper.pid if self._keeper is not None else None
 
     @property
     def num_waiting(self) -> int:
@@ -218,8 +225,12 @@ class GrammarService:
     # ---- the worker ------------------------------------------------------------------------------------------------
 
     def _launch(self) -> None:
-        self._worker = WorkerProcess(self._start)
-        self._ready = False
+        """Another worker, and where there is no keeper another of these."""
+        if self._keeper is not None and not self._keeper.is_there:
+            self._end_keeper()
+        if self._keeper is None:
+            self._keeper = Keeper(self._start)
+        self._worker = self._keeper.another()
         self._deadline = self._clock() + _START_TIMEOUT_S
         self._epoll.register(self._worker.fileno(), select.EPOLLIN)
         self._watch()
@@ -232,7 +243,6 @@ class GrammarService:
     def _handle(self, message: FromWorker) -> None:
         match message:
             case Started():
-                self._ready = True
                 self._failed_starts = 0
             case Result():
                 job = self._running
@@ -249,7 +259,7 @@ class GrammarService:
                 for ticket in job.tickets:
                     self._finish(Compiled(ticket, job.key, message.payload))
 
-    def _on_timeout(self, worker: WorkerProcess) -> None:
+    def _on_timeout(self, worker: Worker) -> None:
         """Its job took too long: because of what it is, or because everybody else goes before the worker, and the cores are busy."""
         if worker.cpu_s - self._started_cpu_s < _STARVED * self._timeout_s:
             self._on_death("compiling it did not come to its turn, as the server is busy: try again later", retryable=True)
@@ -258,13 +268,14 @@ class GrammarService:
 
     def _on_death(self, reason: str, *, retryable: bool = False) -> None:
         """The worker died or has to: its job fails with `reason`, the others go to the next worker."""
-        self._kill_worker()
+        was_ready = self._leave_worker()
         job = self._stop_running()
         if job is not None:
             _log.warning("grammar worker: %s", reason)
             self._fail(job, reason, retryable=retryable)
-        elif not self._ready:
+        elif not was_ready:
             self._failed_starts += 1
+            self._end_keeper()
             _log.error("grammar worker: could not start (%d times)", self._failed_starts)
         if self._failed_starts < _MAX_FAILED_STARTS:
             self._launch()
@@ -275,16 +286,24 @@ class GrammarService:
         while (waiting := self._queue.pop()) is not None:
             self._fail(waiting, "the grammar compiler can't be started: see the server's log", retryable=True)
 
-    def _kill_worker(self) -> None:
+    def _leave_worker(self) -> bool:
+        """Hear no more of the worker; whether it was ready. The keeper kills it before it forks another."""
         assert self._worker is not None
+        was_ready = self._worker.is_ready
         self._epoll.unregister(self._worker.fileno())
-        self._worker.kill()
-        self._killed.append(self._worker)
+        self._worker.close()
         self._worker = None
+        return was_ready
+
+    def _end_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.end()
+            self._ended.append(self._keeper)
+            self._keeper = None
 
     def _advance(self) -> None:
         """Give the worker the next job if it is free."""
-        if self._worker is None or not self._ready or self._running is not None:
+        if self._worker is None or not self._worker.is_ready or self._running is not None:
             return
         job = self._running = self._queue.pop()
         if job is None:
