@@ -75,7 +75,7 @@ class Driver:
                 grammar=grammar,
             )
         )
-        self._collect()
+        self.collect()
         return request_id
 
     def submit_score(self, prompt: list[int], options: list[list[int]]) -> int:
@@ -90,13 +90,13 @@ class Driver:
                 options=tuple(tuple(option) for option in options),
             )
         )
-        self._collect()
+        self.collect()
         return request_id
 
     def step(self) -> bool:
         """One step of the engine."""
         stepped = self.core.step()
-        self._collect()
+        self.collect()
         return stepped
 
     def run(self, max_steps: int = 5000) -> None:
@@ -113,7 +113,7 @@ class Driver:
         self.run()
         return self.answers[request_id]
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         for event in self.core.take_events():
             self.events.append(event)
             answer = self.answers.get(getattr(event, "request_id", -1))

@@ -111,7 +111,7 @@ class EngineCore:
 
     def take_events(self) -> list[FromRuntime]:
         """Events since the last call."""
-        lost = self._tenancy.take_lost(self._clock())
+        lost = self._tenancy.take_lost()
         if lost:
             self._stats = self._statistics.make(self._num_aborted)
         events, self._events = [*self._events, *lost], []
@@ -281,6 +281,7 @@ class EngineCore:
     def _start(self, request: Generation | Scoring) -> None:
         try:
             self._requests.start(request)
+            self._tenancy.waits(request.message.branch_id)
         except SequenceTooLongError as error:
             self._fail(request.message.request_id, "context_length_exceeded", str(error))
 
@@ -309,6 +310,7 @@ class EngineCore:
 
     def step(self) -> bool:
         """Run one step if anything can run; returns whether it did."""
+        self._tenancy.expire(self._clock())
         if not self._stepper.step():
             return False
         self._last_progress_s = self._clock()

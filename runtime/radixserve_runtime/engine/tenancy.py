@@ -84,18 +84,24 @@ class Tenancy:
         if sequence.program and branch_id in self._branches:
             self._cache.leases.take(_grace(branch_id), sequence.namespace, sequence.token_ids, now_s + GRACE_S)
 
-    def take_lost(self, now_s: float) -> list[LeaseLost]:
-        """Leases that eviction or time has ended since the last call."""
+    def expire(self, now_s: float) -> None:
+        """End leases whose time is over. To be called when what has arrived was handled: a step may take longer than a lease has left."""
         self._cache.leases.expire(now_s)
+
+    def take_lost(self) -> list[LeaseLost]:
+        """Leases that eviction or time has ended since the last call."""
         lost = [*self._lost, *self._cache.leases.take_lost()]
         self._lost.clear()
         return [LeaseLost(branch_id=branch_id) for branch_id in lost]
 
     def added(self, sequence: Sequence, branch_id: int) -> None:
         """A generation of a branch waits: the branch's lease goes on until it starts, and then its pages are locked."""
-        self._cache.leases.release(_grace(branch_id))  # the scheduler keeps what waits
         if branch_id in self._cache.leases:
             self._returning[sequence] = branch_id
+
+    def waits(self, branch_id: int) -> None:
+        """The scheduler has it, and keeps its context until it starts."""
+        self._cache.leases.release(_grace(branch_id))
 
     def scheduled(self, plan: StepPlan) -> None:
         """Sequences that started need their lease no longer."""

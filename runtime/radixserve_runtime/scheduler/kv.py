@@ -107,15 +107,15 @@ class SequencePages:
         return max(0, min(num_known_tokens, match_limit(sequence)) - num_cached_tokens) if self._cache.enabled else 0
 
     def promise(self, sequence: Sequence, tokens: TokenRun, num_known_tokens: int, now_s: float) -> bool:
-        """A new sequence goes on with what its program has computed. If that is under a lease (its branch's, or the one that it was forked from) it is kept until it starts; returns whether it is."""
-        if (
-            num_known_tokens
-            and self._pool.num_leased
-            and self._cache.match(sequence.namespace, tokens[:num_known_tokens]).node.leased
-        ):
-            self._cache.leases.take(sequence, sequence.namespace, tokens[:num_known_tokens], math.inf, now_s)
-            return True
-        return False
+        """A new sequence goes on with what its program has computed. If that is under a lease (its branch's, or the one that it was forked from) it is kept until it starts; returns whether a branch took that."""
+        if not num_known_tokens or not self._pool.num_leased:
+            return False
+        node = self._cache.match(sequence.namespace, tokens[:num_known_tokens]).node
+        if not node.leased:
+            return False
+        is_told = any(lease.is_told for lease in node.leases or ())
+        self._cache.leases.take(sequence, sequence.namespace, tokens[:num_known_tokens], math.inf, now_s)
+        return is_told
 
     def fulfil(self, sequence: Sequence) -> None:
         """It starts, or it doesn't wait any more."""

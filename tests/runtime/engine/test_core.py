@@ -156,7 +156,7 @@ def test_cancel_frees_within_one_step(make: MakeDriver) -> None:
     for _ in range(5):
         driver.step()
     driver.core.handle(Cancel(request_ids=(request_id, 999)))
-    driver._collect()
+    driver.collect()
     finished = driver.answers[request_id].finished
     assert finished is not None
     assert finished.reason == "abort"

@@ -281,6 +281,28 @@ def test_a_lease_goes_on_until_the_branch_runs_again(make: MakeDriver) -> None:
     assert driver.core.stats().num_leases == 0
 
 
+def test_what_has_just_ended_is_kept_until_its_client_has_been_heard(make: MakeDriver) -> None:
+    """However long the step takes that is planned meanwhile, and then until it starts."""
+    driver = make(kv_tokens=512, max_running=2, policy="fcfs")
+    now = [100.0]
+    driver.core._clock = driver.core._stepper._clock = lambda: now[0]
+    mine = Owner(tenant="a", program=1)
+    log = prompt(80, 1)
+    first = driver.submit(log, owner=mine, branch=501, max_tokens=4)
+    for seed in range(12):
+        driver.submit(prompt(100, 1000 + seed), owner=B, max_tokens=4)
+    while driver.answers[first].finished is None:
+        driver.step()
+    log += driver.answers[first].token_ids
+    driver.core.step()
+    now[0] += 10.0  # so long that took
+    driver.collect()
+    back = driver.submit([*log, 5], owner=mine, branch=501)
+    driver.run()
+    assert cached(driver.answers[back]) == 83
+    assert driver.core.stats().num_leases == 0
+
+
 def test_a_lease_of_what_is_not_there_protects_nothing_and_counts(make: MakeDriver) -> None:
     driver = make()
     driver.core.handle(Lease(branch_id=77, base=Base(new_ids=tuple(prompt(30, 1))), ttl_s=9.0, owner=A))
