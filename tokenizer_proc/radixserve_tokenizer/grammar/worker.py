@@ -25,9 +25,9 @@ from radixserve_tokenizer.grammar.schema.compile import forget
 if TYPE_CHECKING:
     from radixserve_tokenizer.grammar.messages import ToWorker
 
-_NICENESS = 4
-"""Of its core about a third, where a computing thread wants it too: half as many nice steps more and steps are hardly disturbed, but what
-takes a second to compile is not done in time."""
+_NICENESS = 6
+"""Of its core about a quarter, where a computing thread wants it too: with more the steps beside it are disturbed, with less what takes
+half a second to compile is not done in time."""
 _PR_SET_PDEATHSIG = 1
 
 
