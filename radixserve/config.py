@@ -74,6 +74,7 @@ class ServeConfig:
     )
     max_queue_delay_ms: float = _flag(50.0, "Dynamic and static batching: how long the first request waits for company.")
     threads: int = _flag(0, "Compute threads; 0: the cores this process may use.")
+    pin_threads: bool = _flag(True, "Hold each compute thread to a core of its own, if there are as many as the cores.")
     tool_format: Literal["auto", "hermes", "smollm2", "qwen3_coder", "llama3", "mistral", "mistral_args"] = _flag(
         "auto", "Format in which the model writes tool calls; auto: found out from its template and control tokens."
     )

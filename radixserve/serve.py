@@ -23,6 +23,7 @@ from radixserve.keys import read_pair
 from radixserve.logs import configure_logging
 from radixserve.models import ModelError
 from radixserve.open_files import allow_connections
+from radixserve_tokenizer.turns import take_short_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,6 +111,7 @@ def _serve(engine: Engine, listener: socket.socket, say: Callable[[str], None]) 
         say(f"{engine.supervisor.num_tenants:,} tenants: every request needs a key")
     settings = http_settings(engine.config, names)
     server = build_server(create_app(engine.client, settings=settings), settings)
+    take_short_turns(except_for=engine.supervisor.thread_id)  # what that thread starts would inherit them
     host, port = listener.getsockname()[:2]
     say(
         f"serving {', '.join(names)} at http://{f'[{host}]' if ':' in host else host}:{port}/v1  (Ctrl-C drains, twice stops at once)"

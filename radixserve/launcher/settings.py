@@ -60,6 +60,7 @@ def runtime_settings(config: ServeConfig, declared: TenantsFile, model_path: str
         level_unit=config.level_unit,
         max_queue_delay_ms=config.max_queue_delay_ms,
         num_threads=config.threads,
+        pin_threads=config.pin_threads,
         log_level=config.log_level,
         kernel_cache_dir=str(cache_dir() / "kernels"),
         tenants=tuple(

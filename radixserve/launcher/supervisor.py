@@ -80,6 +80,11 @@ class Supervisor:
         return {child.name: child.pid for child in self._children}
 
     @property
+    def thread_id(self) -> int | None:
+        """Native id of the thread that starts them."""
+        return self._thread.native_id
+
+    @property
     def num_tenants(self) -> int:
         """Tenants that the tenants file declares; 0 without one."""
         return len(self._declared.tenants)

@@ -48,6 +48,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Static and dynamic batching: how long the first waiting request waits for company."""
     num_threads: int = 0
     """Compute threads; 0: the cores that this process may use."""
+    pin_threads: bool = True
+    """Each has a core of its own, where they are as many as the cores that this process may use."""
     jump_forward: bool = True
     """Text that a grammar leaves no choice about goes through the model in one step, as a draft that the masked logits confirm or not."""
     heartbeat_s: float = 0.5

@@ -24,6 +24,7 @@ from radixserve_tokenizer.text.load import load_tokenizer
 from radixserve_tokenizer.text.template import load_template
 from radixserve_tokenizer.tools.choose import choose_format
 from radixserve_tokenizer.tools.reasoning import reasoning_marks
+from radixserve_tokenizer.turns import take_short_turns
 from radixserve_tokenizer.wire import AddressError
 
 logger = logging.getLogger("radixserve_tokenizer")
@@ -55,6 +56,7 @@ def main() -> int:
         signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
         signal.signal(signal.SIGINT, lambda number, frame: server.stop())
         Collector().install()  # the vocabulary is for ever
+        take_short_turns()
         server.run()
     except (AddressError, AccountFileError, TenantSettingsError) as error:
         logger.error("%s", error)

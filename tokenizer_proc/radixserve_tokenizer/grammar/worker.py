@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 from radixserve_tokenizer.grammar.compiler import CompileError, Compiler, OutOfMemoryError
 from radixserve_tokenizer.grammar.messages import Compile, FrameReader, Result, Start, Started, decode_to_worker, frame
 from radixserve_tokenizer.grammar.schema.compile import forget
+from radixserve_tokenizer.turns import take_usual_turns
 
 if TYPE_CHECKING:
     from radixserve_tokenizer.grammar.messages import ToWorker
@@ -57,6 +58,7 @@ def _step_back() -> None:
     moves about stops now this thread and now that, and all the others wait each time.
     """
     os.nice(_NICENESS)
+    take_usual_turns()
     with suppress(OSError, AttributeError):  # where the system has no such thing
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with suppress(OSError):  # no Linux, or one without autogroups: the niceness above is all there is
