@@ -35,6 +35,8 @@ class RadixCache:
     def __init__(self, pool: PagePool, enabled: bool = True, eviction_key: EvictionKey = least_recently_used) -> None:
         self.enabled = enabled
         self.num_evicted_pages = 0
+        self.evicted_tick = -1
+        """When the most recently used of all that was evicted had been used last (`tick`)."""
         self.num_resets = 0
         self.version = 0
         """Grows when tokens are added: while it stands still no match can have become longer."""
@@ -211,9 +213,15 @@ class RadixCache:
     def _free(self, leaf: Node, num_pages: int) -> int:
         """Leases that end in the leaf are lost."""
         self.leases.lose(leaf)
+        self.evicted_tick = max(self.evicted_tick, leaf.last_used)
         return self._tree.shrink(leaf, num_pages)
 
     # ---- looking in ------------------------------------------------------------------------------------------
+
+    @property
+    def tick(self) -> int:
+        """A clock that goes on with each use of what is cached."""
+        return self._tree.tick
 
     @property
     def num_nodes(self) -> int:

@@ -54,6 +54,11 @@ class Tree:
         """The root of its namespace: this one, if there is none yet."""
         return self.roots.setdefault(root.namespace, root)
 
+    @property
+    def tick(self) -> int:
+        """Uses so far: `Node.last_used` of whatever is used next is larger."""
+        return self._tick
+
     def _touch(self, node: Node) -> None:
         self._tick += 1
         node.last_used = self._tick

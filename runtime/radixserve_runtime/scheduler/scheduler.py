@@ -133,7 +133,7 @@ class Scheduler:
             sequence.arrival_s = now_s
         sequence.status = Status.WAITING
         tenant, program = self._accounts.enter(sequence.tenant), self._accounts.enter_program(sequence)
-        tracked = self._state.tracked[sequence] = Tracked(tokens, now_s, tenant, program, last_chunk_s=now_s)
+        tracked = self._state.tracked[sequence] = Tracked(tokens, now_s, tenant, program, self._cache.tick, last_chunk_s=now_s)
         tracked.num_known_tokens = self._pages.known(program, tokens)
         self._state.waiting.push(sequence, tracked)
         self._selection.look_up((sequence,))

@@ -104,12 +104,13 @@ class Selection:
     def keys(self, candidates: list[Sequence]) -> dict[Sequence, OrderKey]:
         """Keys of waiting sequences within their tenants."""
         is_scarce = self._is_scarce(candidates)
+        by_cached = is_scarce or not self._policy.switch_cost or self._is_short_lived(candidates)
         bases: dict[Sequence, OrderKey] = {}
         firsts: dict[tuple[Program, float], OrderKey] = {}
         numbers: dict[Program, int] = {}
         for sequence in candidates:
             program = self._state.tracked[sequence].program
-            base = bases[sequence] = self._base(sequence, is_scarce)
+            base = bases[sequence] = self._base(sequence, is_scarce, by_cached)
             group = (program, base[0])
             firsts[group] = min(firsts.get(group, base), base)
             numbers.setdefault(program, len(numbers))
@@ -121,13 +122,12 @@ class Selection:
             for program in (self._state.tracked[sequence].program,)
         }
 
-    def _base(self, sequence: Sequence, is_scarce: bool) -> OrderKey:
+    def _base(self, sequence: Sequence, is_scarce: bool, by_cached: bool) -> OrderKey:
         tracked = self._state.tracked[sequence]
         resumes = _RESUMES if sequence.num_preemptions or tracked.is_deferred else _NEW
         is_cold = is_scarce and tracked.num_cached_tokens < WARM * sequence.num_tokens
-        head, *rest = self._policy.key(
-            priority_rank(sequence), tracked.program.level, tracked.num_cached_tokens, sequence.arrival_s
-        )
+        num_cached_tokens = tracked.num_cached_tokens if by_cached else 0
+        head, *rest = self._policy.key(priority_rank(sequence), tracked.program.level, num_cached_tokens, sequence.arrival_s)
         return (head, is_cold, resumes, *rest)
 
     def _is_scarce(self, candidates: list[Sequence]) -> bool:
@@ -136,6 +136,14 @@ class Selection:
         if not self._policy.switch_cost:
             return False
         return self._pages.are_promised or any(tracked[sequence].num_lost_tokens for sequence in candidates)
+
+    def _is_short_lived(self, candidates: list[Sequence]) -> bool:
+        """Whether the cache has lost what was used after some of them came: so what they would share may be gone before their turn, and goes first.
+
+        What outlives the wait is there whoever goes first, and then the longest prefix first would only let new programs wait for old ones.
+        """
+        tracked = self._state.tracked
+        return any(self._cache.evicted_tick > tracked[sequence].cache_tick for sequence in candidates)
 
     def in_order(self, candidates: list[Sequence], now_s: float) -> list[Sequence]:
         """Waiting sequences, as things stand."""

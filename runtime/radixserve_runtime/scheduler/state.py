@@ -26,6 +26,8 @@ class Tracked:
     """When it was added, or preempted last."""
     tenant: Tenant
     program: Program
+    cache_tick: int = 0
+    """The cache's, when it was added."""
     cache_version: int = -1
     num_cached_tokens: int = 0
     """Found in the cache when its version was `cache_version`."""

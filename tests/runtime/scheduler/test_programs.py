@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_short_programs_end_before_long_ones() -> None:
     assert means["lpm"] >= 1.5 * means["dlpm"]
 
 
-def test_levels_are_coarse_and_within_one_the_cached_prefix_decides() -> None:
+def test_levels_are_coarse_and_within_one_arrival_decides_while_the_cache_keeps_everything() -> None:
     machine = Machine(256, 16, max_running=1, level_unit=1024.0)
     known = prompt(64, 0)
     first = machine.add(known, 2, program=1)
@@ -111,7 +112,48 @@ def test_levels_are_coarse_and_within_one_the_cached_prefix_decides() -> None:
     assert first in machine.ends
     stranger, again = machine.add(prompt(64, 1), 1, program=2), machine.add([*known, 1], 1, program=1)
     machine.run_all()
-    assert machine.order.index(again) < machine.order.index(stranger)
+    assert machine.order.index(stranger) < machine.order.index(again)
+
+
+def computed(policy: str, num_pages: int) -> int:
+    """Requests without a program come at once, over six beginnings in a random order."""
+    machine = Machine(num_pages, 16, max_running=2, policy=policy)
+    source = random.Random(7)
+    for number in range(200):
+        machine.add([*prompt(96, source.randrange(6)), *prompt(8, 100 + number)], 2)
+    machine.run_all()
+    return machine.scheduler.counters.num_prompt_tokens_computed
+
+
+def test_where_the_cache_does_not_outlive_the_wait_the_longest_prefix_goes_first() -> None:
+    tight, ample = ({policy: computed(policy, pages) for policy in ("fcfs", "lpm", "dlpm")} for pages in (30, 1024))
+    assert tight["fcfs"] > 1.5 * tight["lpm"]
+    assert tight["dlpm"] < 1.3 * tight["lpm"]
+    assert ample["dlpm"] == ample["fcfs"]
+
+
+def longest_wait(policy: str) -> float:
+    """Of twelve programs of five turns, begun together, with room for all in the cache and slots for three."""
+    machine = Machine(1024, 16, max_running=3, policy=policy)
+    logs = [prompt(60, number) for number in range(12)]
+    turns = dict.fromkeys(range(12), 0)
+    running = {machine.add(log, 12, program=number + 1): number for number, log in enumerate(logs)}
+    waits = []
+    while running:
+        machine.step()
+        for sequence in [sequence for sequence in running if sequence in machine.ends]:
+            number = running.pop(sequence)
+            waits.append(sequence.first_scheduled_s - sequence.arrival_s)
+            turns[number] += 1
+            if turns[number] < 5:
+                again = [*sequence.token_ids, *prompt(10, 100 + number)]
+                running[machine.add(again, 12, program=number + 1)] = number
+    return max(waits)
+
+
+def test_new_programs_do_not_wait_for_old_ones_while_nothing_is_lost() -> None:
+    assert longest_wait("lpm") > 2.0 * longest_wait("dlpm")
+    assert longest_wait("dlpm") < 1.2 * longest_wait("fcfs")
 
 
 def fork(machine: Machine, program: int, width: int) -> list[Any]:
