@@ -72,6 +72,22 @@ def test_the_end_does_not_wait() -> None:
     assert told(world) == []
 
 
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+def test_what_ends_without_a_value_has_told_all_of_its_text(how: str) -> None:
+    world = streaming(1)
+    say(world, "a")
+    told(world)
+    say(world, "b")
+    if how == "cancelled":
+        world.send(wire.Cancel(program=1, branches=(0,)))
+    else:
+        request_id = world.sent(rt.Generate)[0].request_id
+        world.core.on_runtime(rt.Failed(request_id=request_id, code="forward_failed", message="no"))
+    world.flush()
+    assert [delta.text for delta in world.of(wire.Delta)] == ["a", "b"]
+    assert world.one(wire.Failed).partial == "ab"
+
+
 def test_all_of_a_client_go_together_but_for_those_that_begin() -> None:
     world = streaming(1, 2, 3)
     for number in range(2):

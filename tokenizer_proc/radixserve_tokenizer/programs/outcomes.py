@@ -54,9 +54,7 @@ class Outcomes:
 
     def fail(self, branch: Branch, op: wire.Op, error: OpError) -> None:
         """The op failed: the branch is again what it was before, and skips what was sent after it."""
-        partial = branch.task.partial if branch.task is not None else ""
-        if branch.task is not None:
-            self.release(branch.task)
+        partial = self._give_up(branch)
         self._go_back(branch, op)
         poison = Poison(op.op, error.message, error.status, error.param, error.retryable)
         self._poison(branch, poison)
@@ -74,6 +72,16 @@ class Outcomes:
             )
         )
         self._end_without_value(branch, op, poison)
+
+    def _give_up(self, branch: Branch) -> str:
+        """What the branch is busy with ends without a value; returns its text so far, of which a stream has been told all."""
+        task = branch.task
+        if task is None:
+            return ""
+        if isinstance(task, Generation) and not branch.dropped:
+            branch.program.tell_rest(task)
+        self.release(task)
+        return task.partial
 
     def fail_unexpectedly(self, branch: Branch, op: wire.Op, error: Exception) -> None:
         """A bug of ours: this op alone pays for it."""
@@ -108,9 +116,7 @@ class Outcomes:
         branch.queue.clear()
         if not ops:
             return
-        partial = branch.task.partial if branch.task is not None else ""
-        if branch.task is not None:
-            self.release(branch.task)
+        partial = self._give_up(branch)
         self._go_back(branch, ops[0])
         first = why(ops[0])
         poison = Poison(ops[0].op, first.message, first.status)
@@ -134,9 +140,9 @@ class Outcomes:
 
     def drop(self, branch: Branch) -> None:
         """Cancel and forget."""
+        branch.dropped = True
         self.cancel(branch)
         program = branch.program
-        branch.dropped = True
         program.branches.pop(branch.number, None)
         upkeep.dropped(branch)
         program.dropped.add(branch.number)

@@ -132,6 +132,14 @@ class Program:
         """Whether it has output of a generation of which nothing has been told."""
         return any(not generation.is_exposed for generation in self.streams)
 
+    def tell_rest(self, generation: Generation) -> None:
+        """A generation ends: what no delta carries yet, if it streams. Without credits that comes with the event of its end alone."""
+        if generation.op.stream and self.credits > 0:
+            delta = generation.take_delta()
+            if delta is not None:
+                self.credits -= 1
+                self.tell(delta)
+
     def collect_deltas(self, events: list[Event]) -> None:
         """Move output into deltas, one a generation, as far as the credits reach; the rest goes on coalescing."""
         if self.retelling is not None:

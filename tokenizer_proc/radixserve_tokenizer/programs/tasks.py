@@ -85,11 +85,7 @@ class Tasks:
         if over is not None:
             raise over
         prompt_ids = branch.log.ids_from(0) if task.op.sampling.prompt_logprobs >= 0 else ()
-        if task.op.stream and program.credits > 0:  # without credits the rest comes with `Done` alone
-            delta = task.take_delta()
-            if delta is not None:
-                program.credits -= 1
-                program.tell(delta)
+        program.tell_rest(task)
         place, turn = branch.text.turn_place, said_turn(output.text, output.reasoning, output.calls)
         if place is not None:
             self._services.memory.note(program.owner, place, turn, output.token_ids)
