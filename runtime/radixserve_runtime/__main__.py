@@ -57,9 +57,8 @@ def _serve(config: RuntimeConfig, stop: threading.Event) -> int:
         return EXIT_BAD_SETTINGS
     transport = Transport(config.socket, stats=core.stats, heartbeat_s=config.heartbeat_s, peer_timeout_s=config.peer_timeout_s)
     transport.start()
-    if (
-        config.pin_threads and config.device == "cpu" and hold_cores(torch.get_num_threads())
-    ):  # all other threads are there: they go where there is room
+    # Now that all other threads are there: they go where there is room.
+    if config.pin_threads and config.device == "cpu" and hold_cores(torch.get_num_threads()):
         logger.info("each computing thread has a core of its own")
     try:
         run_loop(core, transport, stop)

@@ -61,7 +61,7 @@ class Holding:
         self._is_idle = False
         """Whether the last step was empty."""
         self._idle_since_s = 0.0
-        """When the last step that wasn't was over, as far as is known."""
+        """When the last step that wasn't empty was over."""
         self._held: set[Tenant] = set()
         """Tenants that held newcomers back in the last step."""
         self._until_s = math.inf
@@ -137,7 +137,7 @@ class Holding:
         if self._is_newcomer(sequence, num_cached_tokens):
             patience.admitted(self._now_s, in_vain=took_leased)
         else:
-            patience.part = 1.0
+            patience.renew()
 
     def _is_newcomer(self, sequence: Sequence, num_cached_tokens: int) -> bool:
         known = self._state.tracked[sequence].num_known_tokens or sequence.num_tokens

@@ -138,7 +138,7 @@ class Selection:
         return self._pages.are_promised or any(tracked[sequence].num_lost_tokens for sequence in candidates)
 
     def _is_short_lived(self, candidates: list[Sequence]) -> bool:
-        """Whether the cache has lost what was used after some of them came: so what they would share may be gone before their turn, and goes first.
+        """Whether the cache has lost what was used after some of them came: then what they would share may be gone before their turn, and goes first.
 
         What outlives the wait is there whoever goes first, and then the longest prefix first would only let new programs wait for old ones.
         """
