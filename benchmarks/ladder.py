@@ -51,10 +51,11 @@ class Rung:
 
 
 def rungs(slots: int, delay_ms: float = 50.0) -> list[Rung]:
-    """From the bottom."""
-    plain: dict[str, Any] = {"prefix_cache": False, "max_batch_tokens": WHOLE, "itl_target_ms": 1e9, "max_running": slots}
-    chunked: dict[str, Any] = {"prefix_cache": False, "max_running": slots}
-    cached: dict[str, Any] = {"max_running": slots}
+    """From the bottom. Without guesses, as a step for each token is counted: the agents' made-up prompts are answered in loops, which are guessed."""
+    common: dict[str, Any] = {"max_running": slots, "prompt_lookup": False}
+    plain: dict[str, Any] = {**common, "prefix_cache": False, "max_batch_tokens": WHOLE, "itl_target_ms": 1e9}
+    chunked: dict[str, Any] = {**common, "prefix_cache": False}
+    cached: dict[str, Any] = common
     return [
         Rung("one at a time", {**plain, "max_running": 1}),
         Rung("static", {**plain, "schedule": "static", "max_queue_delay_ms": delay_ms}),

@@ -56,6 +56,9 @@ class ServeConfig:
     )
     prefix_cache: bool = _flag(True, "Keep and share KV in the radix tree.")
     jump_forward: bool = _flag(True, "Let text that a grammar forces take one step; the answer is the same.")
+    prompt_lookup: bool = _flag(
+        True, "Guess from what a sequence has said or was told before; the answer is the same, and sooner."
+    )
     schedule: Literal["continuous", "dynamic", "static"] = _flag(
         "continuous", "Batching; the last two are baselines for benchmarks."
     )

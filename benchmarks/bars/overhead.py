@@ -22,7 +22,9 @@ BATCH, CONTEXT, STEPS, ROUNDS = 16, 256, 24, 3
 def main() -> list[tuple[str, str, str, bool]]:
     """Rows (name, figure, bar, passed)."""
     torch.set_num_threads(2)
-    core = build_core(RuntimeConfig(model=str(resolve("smollm2-135m")), socket="ipc://unused", max_running=BATCH))
+    core = build_core(
+        RuntimeConfig(model=str(resolve("smollm2-135m")), socket="ipc://unused", max_running=BATCH, prompt_lookup=False)
+    )
     core.handle(Hello(version=1, fingerprint="bench", vocabulary=tuple(b"x" for _ in range(49_152)), eos_token_ids=(2,)))
     steps: list[float] = []
     linears: list[float] = []

@@ -28,6 +28,8 @@ _COUNTERS = (
         "num_batched_tokens",
         "Tokens that went through the model, prefill and decode; over engine_steps: the mean of a step.",
     ),
+    ("draft_tokens", "num_draft_tokens", "Tokens that went through the model as a draft: forced by a grammar, or guessed."),
+    ("accepted_draft_tokens", "num_accepted_draft_tokens", "Of the draft tokens those that were drawn: each saved a step."),
     ("evicted_pages", "num_evicted_pages", "KV pages evicted."),
     ("programs_refused", "num_refused", "Programs that were not admitted."),
 )

@@ -53,6 +53,7 @@ def runtime_settings(config: ServeConfig, declared: TenantsFile, model_path: str
         itl_target_ms=config.itl_target_ms,
         prefix_cache=config.prefix_cache,
         jump_forward=config.jump_forward,
+        prompt_lookup=config.prompt_lookup,
         schedule=config.schedule,
         policy=config.policy,
         ageing_s=config.ageing_s,

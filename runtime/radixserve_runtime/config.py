@@ -52,6 +52,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Each has a core of its own, where they are as many as the cores that this process may use."""
     jump_forward: bool = True
     """Text that a grammar leaves no choice about goes through the model in one step, as a draft that the masked logits confirm or not."""
+    prompt_lookup: bool = True
+    """What followed in a sequence where its newest tokens occurred before goes through the model with them, as a draft that its logits confirm or not."""
     heartbeat_s: float = 0.5
     peer_timeout_s: float = 10.0
     kernel_cache_dir: str = ""

@@ -265,8 +265,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_tokens_computed: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
+    num_draft_tokens: int = 0
+    """Tokens that went through the model as a draft: what a grammar forced, or a guess from the sequence's own text."""
     num_accepted_draft_tokens: int = 0
-    """Output tokens that a grammar forced and that took no step of their own."""
+    """Output tokens that were such a draft and took no step of their own."""
     num_preemptions: int = 0
     num_aborted: int = 0
     num_evicted_pages: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from radixserve_runtime.protocol import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -49,9 +51,17 @@ class Answer:
 class Driver:
     """Sends requests to a core and collects what it says."""
 
-    def __init__(self, model: Path, *, vocabulary: tuple[bytes, ...], eos: tuple[int, ...] = (), **settings: Any) -> None:
+    def __init__(
+        self,
+        model: Path,
+        *,
+        vocabulary: tuple[bytes, ...],
+        eos: tuple[int, ...] = (),
+        clock: Callable[[], float] = time.monotonic,
+        **settings: Any,
+    ) -> None:
         options: dict[str, Any] = {"dtype": "float32", "backend": "reference", "kv_tokens": 4096, "num_threads": 1} | settings
-        self.core = build_core(RuntimeConfig(model=str(model), socket="ipc://unused", **options))
+        self.core = build_core(RuntimeConfig(model=str(model), socket="ipc://unused", **options), clock)
         self.answers: dict[int, Answer] = {}
         self.events: list[Any] = []
         self._next = 1

@@ -75,6 +75,7 @@ def build_core(config: RuntimeConfig, clock: Callable[[], float] = time.monotoni
             ageing_s=config.ageing_s,
             quantum=config.quantum,
             level_unit=config.level_unit or math.inf,
+            prompt_lookup=config.prompt_lookup,
         ),
         cache,
         pool,

@@ -50,6 +50,7 @@ class Statistics:
             num_prompt_tokens_computed=counters.num_prompt_tokens_computed,
             num_cached_tokens=counters.num_cached_tokens,
             num_output_tokens=counters.num_output_tokens,
+            num_draft_tokens=counters.num_draft_tokens,
             num_accepted_draft_tokens=counters.num_accepted_draft_tokens,
             num_preemptions=counters.num_preemptions,
             num_aborted=num_aborted,

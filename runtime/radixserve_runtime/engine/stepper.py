@@ -156,7 +156,7 @@ class Stepper:
             if sequence.token_ids[-sequence.num_draft] == token_id:
                 self._scheduler.accept_draft(sequence)
                 return True
-            self._scheduler.drop_draft(sequence)
+            self._scheduler.reject_draft(sequence)
         self._scheduler.append_token(sequence, token_id)
         return False
 

@@ -72,6 +72,8 @@ class SchedulerConfig:
     """How many of the waiting are looked at, at most, when slots are free."""
     ageing_s: float = 10.0
     """A sequence that waited so long (background: twice as long) is overdue: every fourth admission of its tenant goes to the oldest such."""
+    prompt_lookup: bool = False
+    """Whether decodes take guesses from their own text along (lookup.py). The engine turns it on; a scheduler by itself plans one token a decode."""
     growth_tokens: int = 64
     """Output for which admission keeps pages back, for every running sequence, while nothing is preempted."""
 

@@ -19,7 +19,7 @@ class StepFeatures:
     rows: int
     """Sequences whose next token is drawn: rows of the LM head, and decode tokens."""
     prefill_tokens: int
-    """Tokens of chunks longer than one."""
+    """Tokens of prefill, and of drafts: those beside the one that a decode is in any case."""
     pairs: float
     """(query token, key token) pairs of attention."""
 
@@ -30,7 +30,8 @@ class StepFeatures:
         pairs = 0.0
         for chunk in chunks:
             rows += chunk.completes
-            prefill_tokens += chunk.count if chunk.count > 1 else 0
+            is_decode = chunk.completes and chunk.count == 1 + chunk.sequence.num_draft
+            prefill_tokens += chunk.count - is_decode
             pairs += chunk.count * (chunk.start + (chunk.count + 1) / 2)
         return StepFeatures(rows, prefill_tokens, pairs)
 

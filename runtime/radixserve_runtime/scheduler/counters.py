@@ -18,6 +18,8 @@ class Counters:
     num_prompt_tokens_computed: int = 0
     """Prompt tokens that went through the model, again after a preemption."""
     num_output_tokens: int = 0
+    num_draft_tokens: int = 0
+    """Tokens that went through the model as a draft."""
     num_accepted_draft_tokens: int = 0
     """Output tokens that were computed as a draft: each saved a step of its sequence."""
     num_preemptions: int = 0

@@ -21,6 +21,7 @@ from radixserve_runtime.scheduler.batching import make_gate
 from radixserve_runtime.scheduler.budget import UNPROTECTED, StepBudget, count_backlog, step_budget
 from radixserve_runtime.scheduler.config import EmptySequenceError, SchedulerConfig, SequenceTooLongError
 from radixserve_runtime.scheduler.cost import CostModel, StepFeatures
+from radixserve_runtime.scheduler.guessing import Guessing
 from radixserve_runtime.scheduler.holding import Holding
 from radixserve_runtime.scheduler.kv import SequencePages
 from radixserve_runtime.scheduler.ledger import Ledger
@@ -70,6 +71,7 @@ class Scheduler:
         self._gate = make_gate(config)
         self._pages = SequencePages(cache, pool)
         self._pressure = Pressure(self._state, cache, pool, self._pages, self._ledger, config.growth_tokens)
+        self._guessing = Guessing(self._state, self.cost, config)
         self._holding = Holding(self._state, pool, self.cost, config, policy.switch_cost > 0 and self._gate.makes_way)
         self._admission = Admission(self._state, cache, pool, self._pages, self._pressure, self._holding, config.num_slots)
         self._selection = Selection(self._state, policy, cache, self._pages, config)
@@ -151,7 +153,7 @@ class Scheduler:
     def draft(self, sequence: Sequence, token_ids: Iterable[int]) -> None:
         """Let a running sequence, whose newest token is all that is uncomputed, go on with tokens that are expected to be drawn.
 
-        They are computed in its next step, which gives logits for each; then `accept_draft` or `drop_draft` says what came of them.
+        They are computed in its next step, which gives logits for each; then `accept_draft` or `reject_draft` says what came of them.
         They are dropped if there is no room for them, and when the sequence loses its slot.
         """
         if sequence.num_uncomputed != 1 or sequence.num_draft:
@@ -166,11 +168,16 @@ class Scheduler:
         if not sequence.num_draft:
             raise ValueError("there is no draft")
         sequence.num_draft -= 1
+        self._guessing.settle(sequence, accepted=True)
         self.counters.num_output_tokens += 1
         self.counters.num_accepted_draft_tokens += 1
 
-    def drop_draft(self, sequence: Sequence) -> None:
-        """What is left of the draft is not drawn: forget it and its KV."""
+    def reject_draft(self, sequence: Sequence) -> None:
+        """Another token than the first of the draft was drawn: forget what is left of it, and its KV."""
+        self._guessing.settle(sequence, accepted=False)
+        self._drop_draft(sequence)
+
+    def _drop_draft(self, sequence: Sequence) -> None:
         num_draft, sequence.num_draft = sequence.num_draft, 0
         if num_draft:
             self.truncate(sequence, sequence.num_tokens - num_draft)
@@ -191,7 +198,7 @@ class Scheduler:
         tracked = self._state.tracked.get(sequence)
         if tracked is None:
             return
-        self.drop_draft(sequence)
+        self._drop_draft(sequence)
         if sequence.status is Status.RUNNING:
             self._state.stop(sequence)
             self._holding.ended(sequence)
@@ -311,17 +318,24 @@ class Scheduler:
         # For drafts, beside a token for each: prefill must find room too.
         room = min(MAX_DRAFT_ROWS, (self._config.max_batch_tokens - len(step.running)) // 2)
         for sequence in step.running:
-            if sequence not in self._state.running:
-                continue
-            if sequence.num_uncomputed == 0:
+            if sequence.num_uncomputed == 0 and sequence in self._state.running:
                 sequence.num_computed -= 1  # it was cut back to what is computed: its last token's logits are wanted again
-            if sequence.num_uncomputed != 1 + sequence.num_draft:
+        decoding = [
+            sequence
+            for sequence in step.running
+            if sequence in self._state.running and sequence.num_uncomputed == 1 + sequence.num_draft
+        ]
+        for sequence, token_ids in self._guessing.guess(decoding, room):
+            self.draft(sequence, token_ids)
+        for sequence in decoding:
+            if sequence not in self._state.running:
                 continue
             if sequence.num_draft and (
                 sequence.num_draft > room or self._pages.fitting(sequence, sequence.num_uncomputed) < sequence.num_uncomputed
             ):
-                self.drop_draft(sequence)  # nobody is preempted for what may turn out otherwise
+                self._drop_draft(sequence)  # nobody is preempted for what may turn out otherwise
             room -= sequence.num_draft
+            self.counters.num_draft_tokens += sequence.num_draft
             if self._pressure.make_room(step, sequence, sequence.num_tokens):
                 self._pressure.plan(step, sequence, sequence.num_uncomputed)
             else:

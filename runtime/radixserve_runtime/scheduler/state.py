@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from radixserve_runtime.scheduler.counters import Counters
+from radixserve_runtime.scheduler.lookup import Record
 from radixserve_runtime.scheduler.plan import Chunk
 from radixserve_runtime.scheduler.policy import BACKGROUND_RANK, priority_rank
 from radixserve_runtime.scheduler.sequence import Sequence, Status
@@ -49,6 +50,7 @@ class Tracked:
     """Where it waits (waiting.py)."""
     num_counted_tokens: int = 0
     """Its part of its tenant's `num_waiting_uncached_tokens`."""
+    guesses: Record = field(default_factory=Record)
 
     @property
     def has_got_on(self) -> bool:

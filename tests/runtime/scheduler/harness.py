@@ -37,8 +37,8 @@ def prefix_hash(namespace: Any, tokens: Iterable[int]) -> int:
     return value
 
 
-def next_token(tokens: list[int], namespace: Any = ()) -> int:
-    return prefix_hash(namespace, tokens) % VOCABULARY
+def next_token(tokens: list[int], namespace: Any = (), vocabulary: int = VOCABULARY) -> int:
+    return prefix_hash(namespace, tokens) % vocabulary
 
 
 def cpu_like(decodes: int, prefill: int, pairs: float) -> float:
@@ -55,9 +55,11 @@ class Machine:
         page_size: int = 4,
         cost: Callable[[int, int, float], float] = cpu_like,
         prefix_cache: bool = True,
+        vocabulary: int = VOCABULARY,
         **config: Any,
     ) -> None:
         self.now_s = 1.0
+        self.vocabulary = vocabulary
         self.cost = cost
         self.pool = PagePool(num_pages, page_size)
         self.cache = RadixCache(self.pool, prefix_cache)
@@ -134,9 +136,16 @@ class Machine:
         return values
 
     def sample(self, sequence: Sequence) -> None:
-        if sequence.max_tokens > 0:
-            self.scheduler.append_token(sequence, self.prefix_hashes(sequence)[-1] % VOCABULARY)
+        while sequence.num_output_tokens < sequence.max_tokens:
+            token_id = self.prefix_hashes(sequence)[-1 - sequence.num_draft] % self.vocabulary
             self.token_times.setdefault(sequence, []).append(self.now_s)
+            if sequence.num_draft and sequence.token_ids[-sequence.num_draft] == token_id:
+                self.scheduler.accept_draft(sequence)
+                continue
+            if sequence.num_draft:
+                self.scheduler.reject_draft(sequence)
+            self.scheduler.append_token(sequence, token_id)
+            break
         if sequence.num_output_tokens >= sequence.max_tokens:
             self.end(sequence)
 
@@ -219,8 +228,8 @@ class Load:
         return {name: account.charge for name, account in self.machine.scheduler.tenant_stats().items()}
 
 
-def expected_output(prompt: list[int], count: int, namespace: Any = ()) -> list[int]:
+def expected_output(prompt: list[int], count: int, namespace: Any = (), vocabulary: int = VOCABULARY) -> list[int]:
     tokens = list(prompt)
     for _ in range(count):
-        tokens.append(next_token(tokens, namespace))
+        tokens.append(next_token(tokens, namespace, vocabulary))
     return tokens[len(prompt) :]

@@ -47,6 +47,9 @@ def arrivals(draw: st.DrawFn) -> list[tuple[int, list[int], dict[str, Any]]]:
     max_running=st.integers(1, 8),
     policy=st.sampled_from(["dlpm", "dlpm", "vtc", "lpm", "fcfs"]),
     quantum=st.sampled_from([4.0, 64.0, 1024.0]),
+    # Of few tokens the same come again and again, so that many guesses at them are right.
+    vocabulary=st.sampled_from([1, 2, 50]),
+    prompt_lookup=st.booleans(),
 )
 def test_all_end_with_the_right_output(
     arrivals: list[tuple[int, list[int], dict[str, Any]]],
@@ -60,12 +63,16 @@ def test_all_end_with_the_right_output(
     max_running: int,
     policy: str,
     quantum: float,
+    vocabulary: int,
+    prompt_lookup: bool,
 ) -> None:
     longest = max(len(prompt) + fields["max_tokens"] for _, prompt, fields in arrivals)
     machine = Machine(
         -(-(longest + spare) // page_size),
         page_size,
         prefix_cache=prefix_cache,
+        vocabulary=vocabulary,
+        prompt_lookup=prompt_lookup,
         schedule=mode,
         max_batch_tokens=budget,
         max_running=max_running,
@@ -101,7 +108,7 @@ def test_all_end_with_the_right_output(
         if sequence in cancelled:
             continue
         prompt, output = sequence.token_ids[: sequence.num_prompt_tokens], sequence.token_ids[sequence.num_prompt_tokens :]
-        assert output == expected_output(prompt, sequence.max_tokens, sequence.namespace)
+        assert output == expected_output(prompt, sequence.max_tokens, sequence.namespace, vocabulary)
         assert 0 <= sequence.num_cached_tokens < sequence.num_prompt_tokens
         if sequence.logprobs_from >= 0:
             assert sequence.num_cached_tokens <= max(0, sequence.logprobs_from - 1)

@@ -1,0 +1,168 @@
+"""Guesses at what follows: from a sequence's own text, as long as they pay, and at nobody else's cost."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radixserve_runtime.scheduler.lookup import (
+    MAX_MATCH,
+    MIN_MATCH,
+    OTHERS_SHARE,
+    Candidate,
+    Guess,
+    Record,
+    continuation,
+    guess,
+    last_match,
+    most_added_s,
+)
+from tests.runtime.scheduler.harness import Machine
+
+if TYPE_CHECKING:
+    from radixserve_runtime.scheduler.sequence import Sequence
+
+
+def run(*token_ids: int) -> array[int]:
+    return array("i", token_ids)
+
+
+def slow_match(tokens: list[int]) -> tuple[int, int]:
+    for follows in range(len(tokens) - 1, MIN_MATCH - 1, -1):
+        num_matched = 0
+        while num_matched < min(MAX_MATCH, follows) and tokens[follows - num_matched - 1] == tokens[-num_matched - 1]:
+            num_matched += 1
+        if num_matched >= MIN_MATCH:
+            return follows, num_matched
+    return 0, 0
+
+
+@settings(max_examples=500, deadline=None)
+@given(tokens=st.lists(st.sampled_from([0, 1, 256, 257, 65_536, 16_777_216]), max_size=60))
+def test_the_last_place_where_the_newest_tokens_occurred(tokens: list[int]) -> None:
+    # Ids whose bytes look alike at every shift: a match across the border of two tokens is none.
+    assert last_match(run(*tokens)) == slow_match(tokens)
+
+
+def test_what_follows_is_repeated_where_it_runs_into_itself() -> None:
+    tokens = run(9, 1, 2, 1, 2, 1)
+    follows, num_matched = last_match(tokens)
+    assert (follows, num_matched) == (4, 3)
+    assert continuation(tokens, follows, 5) == [2, 1, 2, 1, 2]
+
+
+def test_a_record_that_disappoints_is_trusted_less_and_one_that_holds_no_more_than_fully() -> None:
+    good, bad = Record(), Record()
+    for _ in range(20):
+        good.num_matched = bad.num_matched = MIN_MATCH
+        good.settle(accepted=True)
+        bad.settle(accepted=False)
+    assert next(good.chances(3)) == pytest.approx(3 / 4)
+    assert next(bad.chances(3)) < 0.25
+    assert list(islice(good.chances(3), 3)) == pytest.approx([3 / 4, 3 / 5, 3 / 6])
+
+
+def test_what_is_no_guess_does_not_count() -> None:
+    record = Record()
+    record.settle(accepted=False)
+    assert (record.expected, record.accepted) == (Record().expected, Record().accepted)
+
+
+LOOP = run(*[1, 2, 3, 4] * 12)
+
+
+def of(tokens: array[int], row_s: float = 1e-3, most: int = 16, record: Record | None = None) -> Candidate:
+    return Candidate(tokens, record or Record(), most, row_s)
+
+
+def lengths(found: list[Guess | None]) -> list[int]:
+    return [len(one.token_ids) if one else 0 for one in found]
+
+
+def test_a_guess_is_longer_where_a_step_is_dear_and_none_where_rows_are() -> None:
+    alone = lengths(guess([of(LOOP)], 1, 20e-3, 64, math.inf))
+    beside = lengths(guess([of(LOOP)], 16, 20e-3, 64, math.inf))
+    assert alone == [16]
+    assert 0 < beside[0] < 16
+    assert lengths(guess([of(LOOP)], 16, 20e-3 * 0.5, 64, math.inf)) == [0]
+
+
+def test_the_better_bet_goes_first_and_bounds_hold() -> None:
+    short = run(7, 1, 2, 3, 8, 9, 1, 2, 3)
+    assert lengths(guess([of(short), of(LOOP)], 2, 50e-3, 4, math.inf)) == [0, 4]
+    assert lengths(guess([of(short), of(LOOP)], 2, 50e-3, 64, 3.5e-3)) == [0, 3]
+    assert lengths(guess([of(LOOP, most=2), of(LOOP, most=0), of(LOOP, most=-1)], 3, 50e-3, 64, math.inf)) == [2, 0, 0]
+    assert lengths(guess([of(LOOP)], 1, 50e-3, -3, math.inf)) == [0]
+    assert guess([], 3, 50e-3, 64, math.inf) == []
+
+
+def test_a_guess_is_what_followed() -> None:
+    (found,) = guess([of(run(7, 1, 2, 3, 8, 9, 1, 2, 3), most=2)], 1, 1.0, 64, math.inf)
+    assert found == Guess([8, 9], 3)
+
+
+def test_others_and_a_target_bound_what_guesses_add() -> None:
+    assert most_added_s(20e-3, 0.0, others_wait=False) == math.inf
+    assert most_added_s(20e-3, 0.0, others_wait=True) == pytest.approx(OTHERS_SHARE * 20e-3)
+    assert most_added_s(20e-3, 22e-3, others_wait=True) == pytest.approx(2e-3)
+    assert most_added_s(20e-3, 10e-3, others_wait=False) == 0.0
+
+
+def decoding(machine: Machine, *fields: dict[str, Any]) -> list[Sequence]:
+    """Sequences that say one token over and over, with their prompts computed."""
+    sequences = [machine.add([0] * 40, max_tokens=200, **each) for each in fields]
+    while any(sequence.num_output_tokens < 2 for sequence in sequences):
+        machine.step()
+    return sequences
+
+
+def drafted(machine: Machine) -> dict[Sequence, int]:
+    plan = machine.scheduler.schedule()
+    assert plan is not None
+    drafts = {chunk.sequence: chunk.sequence.num_draft for chunk in plan.chunks}
+    machine.run(plan)
+    return drafts
+
+
+def test_one_that_repeats_itself_takes_few_steps() -> None:
+    plain, quick = (Machine(vocabulary=1, prompt_lookup=on) for on in (False, True))
+    for machine in (plain, quick):
+        machine.add([0] * 40, max_tokens=100)
+        machine.run_all()
+        machine.check_idle()
+    counters = quick.scheduler.counters
+    assert counters.num_output_tokens == 100
+    assert counters.num_steps < plain.scheduler.counters.num_steps / 4
+    assert counters.num_draft_tokens == counters.num_accepted_draft_tokens > 80
+
+
+def test_of_several_tenants_guesses_take_a_quarter_of_a_step() -> None:
+    machine = Machine(256, vocabulary=1, prompt_lookup=True)
+    decoding(machine, {"tenant": "a"}, {"tenant": "b"})
+    assert 0 < sum(drafted(machine).values()) < 12
+    machine = Machine(256, vocabulary=1, prompt_lookup=True)
+    decoding(machine, {"tenant": "a"}, {"tenant": "a"})
+    assert sum(drafted(machine).values()) >= 24
+
+
+def test_a_lower_class_gets_no_guess_beside_a_higher_one() -> None:
+    machine = Machine(256, vocabulary=1, prompt_lookup=True)
+    high, low = decoding(machine, {"priority": "interactive"}, {"priority": "background"})
+    drafts = drafted(machine)
+    assert drafts[high] > 0
+    assert drafts[low] == 0
+    machine.scheduler.cancel(high)
+    assert drafted(machine)[low] > 0
+
+
+def test_output_that_never_repeats_is_not_slowed_down() -> None:
+    machine = Machine(256, vocabulary=1_000_003, prompt_lookup=True)
+    machine.add([1, 2, 3] * 12, max_tokens=60)
+    machine.run_all()
+    assert machine.scheduler.counters.num_draft_tokens <= 16
