@@ -96,6 +96,9 @@ class CpuBackend(Backend):
         shape = (spec.num_layers, 2, num_pages, spec.num_kv_heads, page_size_tokens, spec.head_dim)
         pool = torch.empty(shape, dtype=dtype)
         self._prefer_huge_pages(pool.data_ptr(), pool.numel() * pool.element_size())
+        # Now, not when it is first used: then all layers' keys and values come to a new huge page in one step, and with 30
+        # layers the kernel clears 120 MB in the middle of it.
+        pool.zero_()
         self._pool = pool
         self._planes = [(pool[i, 0].data_ptr(), pool[i, 1].data_ptr()) for i in range(spec.num_layers)]
 

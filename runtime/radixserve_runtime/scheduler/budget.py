@@ -16,7 +16,8 @@ for each chunk, which the decodes of that step pay anyway. So:
   that arrive beside one stream are not starved for the sake of that one, which pays with a longer gap while they start.
   All that is for prompts of the streams' own tenant: those of another tenant count as one (`count_backlog`).
 
-Decodes of a lower class, and of tenants that are far ahead of one that waits, are not spared: what is bounded for the sake
+Prompts of the background take no such bursts: whoever comes meanwhile waits for the end of the step, and for a background's first token
+nobody waits. Decodes of a lower class, and of tenants that are far ahead of one that waits, are not spared: what is bounded for the sake
 of interactive streams isn't put off for background ones. The other way round, beside prefill of a higher class lower ones
 take in only what they could beside decodes, so that the first token of that prefill comes soon.
 
@@ -145,5 +146,7 @@ def _slack(config: SchedulerConfig, decode_s: float, ranks: Collection[int], ran
     num_protected = sum(other <= rank for other in ranks)
     if not num_protected:
         return math.inf
+    if rank == BACKGROUND_RANK:
+        num_prefills = 1  # nobody waits for its first token, and whoever comes meanwhile waits for the step
     backlog = min(max(1.0, min(num_prefills, BURST_FACTOR), num_prefills / num_protected), MAX_BACKLOG_FACTOR)
     return decode_s * (config.mixed_step_factor - 1.0) * backlog

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from radixserve_runtime.scheduler.cost import StepFeatures
 from radixserve_runtime.scheduler.lookup import MAX_GUESS, Candidate, guess, most_added_s
 from radixserve_runtime.scheduler.plan import Chunk
+from radixserve_runtime.scheduler.policy import BACKGROUND_RANK
 
 if TYPE_CHECKING:
     from radixserve_runtime.scheduler.config import SchedulerConfig
@@ -21,7 +22,8 @@ _ROW_COST = 1.25
 class Guessing:
     """Guesses for the scheduler's sequences.
 
-    A class of lower priority gets none while a higher one decodes: what is put off for the sake of a stream doesn't slow its steps.
+    A class of lower priority gets none while a higher one decodes: what is put off for the sake of a stream doesn't slow its steps. The
+    background's steps stay short by themselves, for those of a higher class that may come.
     """
 
     def __init__(self, state: SchedulerState, cost: CostModel, config: SchedulerConfig) -> None:
@@ -42,7 +44,7 @@ class Guessing:
             if rank == best and not sequence.num_draft and sequence.num_output_tokens
         ]
         step_s = self._cost.pure_decode(StepFeatures.of(Chunk(sequence, sequence.num_computed, 1) for sequence in decoding))
-        others_wait = len({tracked[sequence].tenant for sequence in decoding}) > 1
+        others_wait = best == BACKGROUND_RANK or len({tracked[sequence].tenant for sequence in decoding}) > 1
         most_s = most_added_s(step_s, self._config.itl_target_ms / 1e3, others_wait)
         guesses = guess(
             [

@@ -144,6 +144,27 @@ def test_a_flood_of_another_tenants_prompts_slows_streams_no_more_than_one_promp
     assert longest_gap(own=True) > 3.0  # a tenant's own prompts weigh against its own streams
 
 
+def longest_step(priority: str) -> float:
+    machine = Machine(4096, 16)
+    for number in range(8):
+        machine.add(prompt(40, number), max_tokens=1000, priority=priority)
+    for _ in range(60):
+        machine.step()
+    prompts = [machine.add(prompt(1000, 50 + number), max_tokens=2, priority=priority) for number in range(4)]
+    longest = 0.0
+    while any(sequence.first_token_s < 0 for sequence in prompts):
+        before_s = machine.now_s
+        machine.step()
+        longest = max(longest, machine.now_s - before_s)
+    return longest
+
+
+def test_the_background_takes_no_bursts() -> None:
+    """Whoever comes meanwhile waits for the end of a step, and for a background's first token nobody waits."""
+    decode_s = cpu_like(8, 0, 8 * 80)
+    assert longest_step("background") < 2.5 * decode_s < longest_step("standard")
+
+
 def test_alone_a_prompt_has_the_whole_budget() -> None:
     machine = Machine(4096, 16, max_batch_tokens=512)
     machine.add(prompt(2000, 0), max_tokens=1)

@@ -161,6 +161,12 @@ def test_a_lower_class_gets_no_guess_beside_a_higher_one() -> None:
     assert drafted(machine)[low] > 0
 
 
+def test_the_background_guesses_little_for_whoever_may_come() -> None:
+    machine = Machine(256, vocabulary=1, prompt_lookup=True)
+    decoding(machine, {"priority": "background"}, {"priority": "background"})
+    assert 0 < sum(drafted(machine).values()) < 12
+
+
 def test_output_that_never_repeats_is_not_slowed_down() -> None:
     machine = Machine(256, vocabulary=1_000_003, prompt_lookup=True)
     machine.add([1, 2, 3] * 12, max_tokens=60)
