@@ -22,7 +22,8 @@ def _lengths() -> list[int]:
 
 
 def _run(schedule: str) -> tuple[int, float]:
-    with rs.Engine(schedule=schedule, max_running=SLOTS, max_queue_delay_ms=2000.0) as engine:
+    # Without guesses: the ideal is that of a step for each token.
+    with rs.Engine(schedule=schedule, max_running=SLOTS, max_queue_delay_ms=2000.0, prompt_lookup=False) as engine:
         calls = [
             Call([("user", f"Tell me about the number {index}.")], Sampling(max_tokens=n, temperature=0.0, ignore_eos=True))
             for index, n in enumerate(_lengths())

@@ -31,8 +31,11 @@ class Guessing:
         self._cost = cost
         self._config = config
 
-    def guess(self, decoding: list[Sequence], room: int) -> list[tuple[Sequence, list[int]]]:
-        """What to draft, for those of a step's decodes that have no draft yet: `room` tokens at most, drafts that there are included."""
+    def guess(self, decoding: list[Sequence], room: int, prompts_wait: bool) -> list[tuple[Sequence, list[int]]]:
+        """What to draft, for those of a step's decodes that have no draft yet: `room` tokens at most, drafts that there are included.
+
+        `prompts_wait`: to be read in the same step.
+        """
         if not self._config.prompt_lookup or not decoding:
             return []
         tracked = self._state.tracked
@@ -45,7 +48,8 @@ class Guessing:
         ]
         step_s = self._cost.pure_decode(StepFeatures.of(Chunk(sequence, sequence.num_computed, 1) for sequence in decoding))
         others_wait = best == BACKGROUND_RANK or len({tracked[sequence].tenant for sequence in decoding}) > 1
-        most_s = most_added_s(step_s, self._config.itl_target_ms / 1e3, others_wait)
+        target_s = self._config.itl_target_ms / 1e3
+        most_s = most_added_s(step_s, target_s, others_wait=others_wait, prompts_wait=prompts_wait)
         guesses = guess(
             [
                 Candidate(

@@ -26,8 +26,10 @@ MIN_MATCH = 3
 MAX_MATCH = 32
 MAX_GUESS = 16
 
-#: Of a step's time without guesses: what they may add where streams of other tenants wait for the same step.
+#: Of a step's time without guesses: what they may add where streams of other tenants wait for the same step, or of a higher class might.
 OTHERS_SHARE = 0.25
+#: And where prompts wait to be read in it: time that guesses take they lose, though the streams that guess are done the sooner.
+PROMPTS_SHARE = 0.5
 
 #: Guesses that a sequence's record begins with, as if they had gone as expected; and what a record keeps of itself at each new one.
 _PRIOR_GUESSES = 3.0
@@ -146,7 +148,8 @@ def guess(candidates: Sequence[Candidate], num_decodes: int, step_s: float, most
     ]
 
 
-def most_added_s(step_s: float, target_s: float, others_wait: bool) -> float:
-    """Seconds that guesses may add to a step: within a target (0: none), and a part of it where other tenants' streams wait for it."""
+def most_added_s(step_s: float, target_s: float, *, others_wait: bool, prompts_wait: bool) -> float:
+    """Seconds that guesses may add to a step: within a target (0: none), and a part of it where others wait for it."""
     within = max(0.0, target_s - step_s) if target_s > 0 else math.inf
-    return min(within, OTHERS_SHARE * step_s) if others_wait else within
+    share = OTHERS_SHARE if others_wait else PROMPTS_SHARE if prompts_wait else math.inf
+    return min(within, share * step_s)

@@ -325,7 +325,9 @@ class Scheduler:
             for sequence in step.running
             if sequence in self._state.running and sequence.num_uncomputed == 1 + sequence.num_draft
         ]
-        for sequence, token_ids in self._guessing.guess(decoding, room):
+        may_start = len(self._state.waiting) > 0 and len(self._state.running) < self._config.num_slots
+        prompts_wait = may_start or len(decoding) < len(self._state.running)
+        for sequence, token_ids in self._guessing.guess(decoding, room, prompts_wait):
             self.draft(sequence, token_ids)
         for sequence in decoding:
             if sequence not in self._state.running:

@@ -15,6 +15,7 @@ from radixserve_runtime.scheduler.lookup import (
     MAX_MATCH,
     MIN_MATCH,
     OTHERS_SHARE,
+    PROMPTS_SHARE,
     Candidate,
     Guess,
     Record,
@@ -108,10 +109,11 @@ def test_a_guess_is_what_followed() -> None:
 
 
 def test_others_and_a_target_bound_what_guesses_add() -> None:
-    assert most_added_s(20e-3, 0.0, others_wait=False) == math.inf
-    assert most_added_s(20e-3, 0.0, others_wait=True) == pytest.approx(OTHERS_SHARE * 20e-3)
-    assert most_added_s(20e-3, 22e-3, others_wait=True) == pytest.approx(2e-3)
-    assert most_added_s(20e-3, 10e-3, others_wait=False) == 0.0
+    assert most_added_s(20e-3, 0.0, others_wait=False, prompts_wait=False) == math.inf
+    assert most_added_s(20e-3, 0.0, others_wait=True, prompts_wait=True) == pytest.approx(OTHERS_SHARE * 20e-3)
+    assert most_added_s(20e-3, 0.0, others_wait=False, prompts_wait=True) == pytest.approx(PROMPTS_SHARE * 20e-3)
+    assert most_added_s(20e-3, 22e-3, others_wait=True, prompts_wait=False) == pytest.approx(2e-3)
+    assert most_added_s(20e-3, 10e-3, others_wait=False, prompts_wait=False) == 0.0
 
 
 def decoding(machine: Machine, *fields: dict[str, Any]) -> list[Sequence]:
@@ -165,6 +167,15 @@ def test_the_background_guesses_little_for_whoever_may_come() -> None:
     machine = Machine(256, vocabulary=1, prompt_lookup=True)
     decoding(machine, {"priority": "background"}, {"priority": "background"})
     assert 0 < sum(drafted(machine).values()) < 12
+
+
+def test_prompts_that_are_read_in_the_same_step_are_not_kept_waiting() -> None:
+    machine = Machine(256, vocabulary=1, prompt_lookup=True)
+    decoding(machine, {}, {})
+    assert sum(drafted(machine).values()) >= 24
+    machine.add(list(range(1, 400)), max_tokens=4)
+    assert 0 < sum(drafted(machine).values()) < 20  # it waits
+    assert 0 < sum(drafted(machine).values()) < 20  # it is being read
 
 
 def test_output_that_never_repeats_is_not_slowed_down() -> None:
