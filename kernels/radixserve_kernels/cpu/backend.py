@@ -97,7 +97,7 @@ class CpuBackend(Backend):
         pool = torch.empty(shape, dtype=dtype)
         self._prefer_huge_pages(pool.data_ptr(), pool.numel() * pool.element_size())
         # Now, not when it is first used: then all layers' keys and values come to a new huge page in one step, and with 30
-        # layers the kernel clears 120 MB in the middle of it.
+        # layers the operating system clears 120 MB in the middle of it.
         pool.zero_()
         self._pool = pool
         self._planes = [(pool[i, 0].data_ptr(), pool[i, 1].data_ptr()) for i in range(spec.num_layers)]

@@ -9,7 +9,7 @@ for each chunk, which the decodes of that step pay anyway. So:
   long, and so do those that follow them, wave after wave, each of which waits for the prefill of the whole wave. Spread out
   once, they come one by one;
 - `itl_target_ms` is set: the predicted step stays below it;
-- otherwise a mixed step may take `mixed_step_factor` (2) times the pure decode step of the same batch, so that a long
+- otherwise a mixed step may take `mixed_step_factor` (2) times the decodes' step alone, with the guesses that it carries, so that a long
   prompt beside many streams at most doubles their gaps. Where several sequences want to be prefilled (and have a slot), the
   extra time is as many times that, up to `BURST_FACTOR`: each of them waits for its first token as long as the streams
   wait for one more. Where more want it than decode, it grows with that ratio, up to `MAX_BACKLOG_FACTOR`: sixteen prompts

@@ -35,6 +35,12 @@ class StepFeatures:
             pairs += chunk.count * (chunk.start + (chunk.count + 1) / 2)
         return StepFeatures(rows, prefill_tokens, pairs)
 
+    @staticmethod
+    def of_decodes(starts: Iterable[int]) -> StepFeatures:
+        """Features of one token each after so many, without drafts."""
+        lengths = [start + 1 for start in starts]
+        return StepFeatures(len(lengths), 0, float(sum(lengths)))
+
     def vector(self) -> tuple[float, ...]:
         """With the constant in front."""
         return (1.0, float(self.rows), float(self.prefill_tokens), self.pairs)

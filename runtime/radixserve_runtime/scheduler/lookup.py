@@ -6,7 +6,8 @@ logits confirm it or don't, so a guess changes how long an answer takes and neve
 
 A row more costs time, for everybody in the step. So a guess is as long as the step that carries it is expected to bring more tokens
 a second for it: a step that reads all weights for one sequence has room for long shots, one of sixteen sequences for good
-bets alone. Nothing but the sequence's own tokens is looked at, so no tenant learns from speed what another's text is.
+bets alone. Nothing but the sequence's own tokens is looked at, so a tenant learns from speed no more of another's text than that it
+repeats itself.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ MIN_MATCH = 3
 #: How far back it is looked how many tokens agree.
 MAX_MATCH = 32
 MAX_GUESS = 16
+#: Places where the bytes agree across the border of two tokens, after which the search is given up: few texts have any.
+_MOST_MISALIGNED = 64
+#: Of a step's time, the least that a row is taken to cost: where the learned costs say nothing, as after the first steps.
+_LEAST_ROW_SHARE = 1 / 256
 
 #: Of a step's time without guesses: what they may add where streams of other tenants wait for the same step, or of a higher class might.
 OTHERS_SHARE = 0.25
@@ -81,9 +86,11 @@ def last_match(tokens: TokenRun) -> tuple[int, int]:
     if len(wanted) < MIN_MATCH * size:
         return 0, 0
     place = memory.rfind(wanted, 0, len(memory) - size)
-    while place % size and place >= 0:  # across the border of two tokens
+    for _ in range(_MOST_MISALIGNED):
+        if place < 0 or not place % size:
+            break
         place = memory.rfind(wanted, 0, place + len(wanted) - 1)
-    if place < 0:
+    if place < 0 or place % size:
         return 0, 0
     follows = place // size + MIN_MATCH
     num_matched, most = MIN_MATCH, min(MAX_MATCH, follows)
@@ -107,6 +114,8 @@ class Candidate:
     most: int
     """Tokens that its guess may have."""
     row_s: float
+    group: int = 0
+    """Its tenant's number in this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,28 +129,34 @@ class Guess:
 def guess(candidates: Sequence[Candidate], num_decodes: int, step_s: float, most_rows: int, most_s: float) -> list[Guess | None]:
     """For each candidate of a step its guess: together, what brings the most tokens a second.
 
-    The step has `num_decodes` decodes and would take `step_s` without guesses. Those may have `most_rows` tokens and take
-    `most_s`.
+    The step has `num_decodes` decodes and would take `step_s` without guesses. Those may have `most_rows` tokens, and take `most_s` for each group.
     """
+    step_s = max(step_s, 1e-9)
+    least_s = _LEAST_ROW_SHARE * step_s
     least = num_decodes / step_s  # tokens a second: no token that costs more than it brings is worth looking at
     matches = [last_match(candidate.tokens) if candidate.most > 0 else (0, 0) for candidate in candidates]
     bets: list[tuple[float, int, float]] = []  # tokens a second, whose, chance
     for index, (candidate, (_, num_matched)) in enumerate(zip(candidates, matches, strict=True)):
         if num_matched:
             for _, chance in zip(range(candidate.most), candidate.record.chances(num_matched), strict=False):
-                if chance < least * candidate.row_s:
+                row_s = max(candidate.row_s, least_s)
+                if chance < least * row_s:
                     break
-                bets.append((chance / candidate.row_s, index, chance))
+                bets.append((chance / row_s, index, chance))
     bets.sort(key=lambda bet: (-bet[0], bet[1]))
     counts = [0] * len(candidates)
-    gained, added_s = float(num_decodes), 0.0
-    for rate, index, chance in bets[: max(0, most_rows)]:
-        row_s = candidates[index].row_s
-        if rate * (step_s + added_s) < gained or added_s + row_s > most_s:
+    gained, left_s = float(num_decodes), dict.fromkeys((candidate.group for candidate in candidates), most_s)
+    for rate, index, chance in bets:
+        if most_rows <= 0 or rate * step_s < gained:
             break
+        row_s, group = chance / rate, candidates[index].group
+        if row_s > left_s[group]:
+            continue
         counts[index] += 1
+        most_rows -= 1
         gained += chance
-        added_s += row_s
+        step_s += row_s
+        left_s[group] -= row_s
     return [
         Guess(continuation(candidate.tokens, follows, count), num_matched) if count else None
         for candidate, (follows, num_matched), count in zip(candidates, matches, counts, strict=True)
@@ -151,5 +166,7 @@ def guess(candidates: Sequence[Candidate], num_decodes: int, step_s: float, most
 def most_added_s(step_s: float, target_s: float, *, others_wait: bool, prompts_wait: bool) -> float:
     """Seconds that guesses may add to a step: within a target (0: none), and a part of it where others wait for it."""
     within = max(0.0, target_s - step_s) if target_s > 0 else math.inf
+    if prompts_wait:
+        within *= PROMPTS_SHARE
     share = OTHERS_SHARE if others_wait else PROMPTS_SHARE if prompts_wait else math.inf
     return min(within, share * step_s)

@@ -96,7 +96,7 @@ class Pressure:
     def demand(self, sequence: Sequence, num_pages: int) -> int:
         """Pages that a sequence with `num_pages` pages is expected to take: for what it has to compute, and some output."""
         left = max(0, sequence.max_tokens - sequence.num_output_tokens - 1)
-        return self._pool.pages_for(sequence.num_tokens + min(left, self._growth_tokens)) - num_pages
+        return self._pool.pages_for(sequence.num_tokens - sequence.num_draft + min(left, self._growth_tokens)) - num_pages
 
     def adapt(self, preempted: bool) -> None:
         """Whoever is let in too early is preempted and computed again. After that admission keeps more pages back, for a while."""

@@ -1,6 +1,6 @@
 """Which tokens go through the model next.
 
-A step mixes one decode token of every running sequence with chunks of prefill. Pages are allocated as chunks need them;
+A step mixes one decode token of every running sequence, and perhaps a draft of what follows, with chunks of prefill. Pages are allocated as chunks need them;
 when none is left, the cache is evicted, and then the least entitled running sequence is preempted: its KV stays in the
 tree, evictable, and it waits at the front again, so that resuming it is a prefix hit if the pages were not needed.
 
@@ -150,18 +150,20 @@ class Scheduler:
         if sequence.first_token_s < 0:
             sequence.first_token_s = self._clock()
 
-    def draft(self, sequence: Sequence, token_ids: Iterable[int]) -> None:
+    def draft(self, sequence: Sequence, token_ids: Iterable[int], num_matched: int = 0) -> None:
         """Let a running sequence, whose newest token is all that is uncomputed, go on with tokens that are expected to be drawn.
 
         They are computed in its next step, which gives logits for each; then `accept_draft` or `reject_draft` says what came of them.
-        They are dropped if there is no room for them, and when the sequence loses its slot.
+        They are dropped if there is no room for them, and when the sequence loses its slot. `num_matched` is that of a guess (lookup.py).
         """
         if sequence.num_uncomputed != 1 or sequence.num_draft:
             raise ValueError("only a sequence that is about to decode can have a draft, and one at a time")
         before = sequence.num_tokens
         sequence.token_ids.extend(token_ids)
         sequence.num_draft = sequence.num_tokens - before
-        self._state.tracked[sequence].tokens.extend(sequence.token_ids[before:])
+        tracked = self._state.tracked[sequence]
+        tracked.tokens.extend(sequence.token_ids[before:])
+        tracked.guesses.num_matched = num_matched
 
     def accept_draft(self, sequence: Sequence) -> None:
         """The first token of the draft was drawn."""
@@ -247,7 +249,7 @@ class Scheduler:
         self._admission.look(step.now_s)
         candidates, favoured, ahead = self._candidates(step)
         self._help_starved(step)
-        self._plan_decodes(step)
+        self._plan_decodes(step, may_start=bool(candidates) and len(self._state.running) < self._config.num_slots)
         prefills = [sequence for sequence in step.running if sequence in self._state.running and sequence not in step.planned]
         num_startable = min(len(candidates), max(0, self._config.num_slots - len(self._state.running)))
         # Whoever lost its pages in this step waits at least until the next.
@@ -314,7 +316,7 @@ class Scheduler:
         if starved is not None and starved in self._state.running:
             self._pressure.make_room(step, starved, starved.num_computed + 1)
 
-    def _plan_decodes(self, step: Step) -> None:
+    def _plan_decodes(self, step: Step, *, may_start: bool) -> None:
         # For drafts, beside a token for each: prefill must find room too.
         room = min(MAX_DRAFT_ROWS, (self._config.max_batch_tokens - len(step.running)) // 2)
         for sequence in step.running:
@@ -325,17 +327,21 @@ class Scheduler:
             for sequence in step.running
             if sequence in self._state.running and sequence.num_uncomputed == 1 + sequence.num_draft
         ]
-        may_start = len(self._state.waiting) > 0 and len(self._state.running) < self._config.num_slots
         prompts_wait = may_start or len(decoding) < len(self._state.running)
-        for sequence, token_ids in self._guessing.guess(decoding, room, prompts_wait):
-            self.draft(sequence, token_ids)
+        for sequence, found in self._guessing.guess(decoding, room, prompts_wait):
+            self.draft(sequence, found.token_ids, found.num_matched)
+        # Nobody is preempted for what may turn out otherwise: pages for one token each come first.
+        needed = {sequence: self._pages.missing(sequence, sequence.num_computed + 1) for sequence in decoding}
+        num_needed = sum(needed.values())
         for sequence in decoding:
+            num_needed -= needed[sequence]
             if sequence not in self._state.running:
                 continue
             if sequence.num_draft and (
-                sequence.num_draft > room or self._pages.fitting(sequence, sequence.num_uncomputed) < sequence.num_uncomputed
+                sequence.num_draft > room
+                or self._pages.missing(sequence, sequence.num_tokens) + num_needed > self._pages.available(sequence)
             ):
-                self._drop_draft(sequence)  # nobody is preempted for what may turn out otherwise
+                self._drop_draft(sequence)
             room -= sequence.num_draft
             self.counters.num_draft_tokens += sequence.num_draft
             if self._pressure.make_room(step, sequence, sequence.num_tokens):

@@ -67,8 +67,10 @@ def test_same_tokens_in_fewer_steps(model: Path, options: dict[str, Any]) -> Non
     assert stats.num_draft_tokens >= stats.num_accepted_draft_tokens > 0
     assert stats.num_steps < without.num_steps
     assert without.num_draft_tokens == 0
-    # What was guessed and not drawn is nowhere in the cache: the same prompts again, with what was said, are answered alike.
-    assert answers(driver) == expected
+    # What was guessed and not drawn is nowhere in the cache: what goes on from the middle of an answer goes on alike.
+    for number, said in zip(range(100), expected, strict=False):
+        going_on = [*PROMPTS[number], *said[:50]]
+        assert driver.generate(going_on, max_tokens=30, **LOOPING).token_ids == said[50:]
 
 
 @pytest.mark.parametrize(

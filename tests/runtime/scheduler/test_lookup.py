@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from array import array
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -108,11 +109,85 @@ def test_a_guess_is_what_followed() -> None:
     assert found == Guess([8, 9], 3)
 
 
+def test_each_group_has_its_own_part() -> None:
+    short = run(7, 1, 2, 3, 8, 9, 1, 2, 3)
+    loop, other = of(LOOP), Candidate(short, Record(), 16, 1e-3, group=1)
+    assert lengths(guess([loop, other], 2, 50e-3, 64, 2.5e-3)) == [2, 2]
+
+
+def test_costs_that_say_nothing_are_no_harm() -> None:
+    assert lengths(guess([of(LOOP, row_s=0.0), of(LOOP, row_s=0.0)], 2, 10e-3, 64, math.inf)) == [16, 16]
+    assert lengths(guess([of(LOOP, row_s=0.0)], 1, 0.0, 64, math.inf)) == [16]
+
+
+def flat(decodes: int, prefill: int, pairs: float) -> float:
+    return 7e-3
+
+
+def by_row(decodes: int, prefill: int, pairs: float) -> float:
+    return 7e-3 + 5e-4 * decodes
+
+
+def slow_decodes(decodes: int, prefill: int, pairs: float) -> float:
+    return 20e-3 if not prefill else 7e-3
+
+
+@pytest.mark.parametrize("cost", [flat, by_row, slow_decodes])
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_steps_cost(cost: Any, seed: int) -> None:
+    source = random.Random(seed)
+    noisy = Machine(512, vocabulary=2, prompt_lookup=True, cost=lambda *work: cost(*work) * source.uniform(0.95, 1.05))
+    for number in range(12):
+        noisy.add([number % 3] * (5 + 7 * number), max_tokens=60, tenant=str(number % 2))
+    noisy.run_all()
+    noisy.check_idle()
+
+
+def test_nobody_loses_its_slot_to_a_guess() -> None:
+    """Pages for one token of each come first, though a guess of a more entitled one would fit before the others are planned."""
+    num_preempted = num_guessed = 0
+    for num_pages in range(13, 30):
+        for longer in range(4):
+            machine = Machine(num_pages, page_size=4, vocabulary=1, prompt_lookup=True, growth_tokens=1)
+            for number in range(4):
+                namespace = (("salt", str(number)),)
+                machine.add([0] * (8 + number * longer), max_tokens=4 * num_pages - 24, namespace=namespace)
+            while machine.scheduler.has_work:
+                running = [sequence for sequence in machine.scheduler._state.running if sequence.num_uncomputed == 1]
+                needed = sum(machine.scheduler._pages.missing(sequence, sequence.num_tokens) for sequence in running)
+                are_short = needed > machine.pool.num_available
+                plan = machine.scheduler.schedule()
+                assert plan is not None
+                drafts = sum(chunk.sequence.num_draft for chunk in plan.chunks)
+                assert are_short or not plan.preempted or not drafts
+                num_preempted, num_guessed = num_preempted + len(plan.preempted), num_guessed + drafts
+                machine.run(plan)
+            machine.check_idle()
+    assert num_preempted > 0
+    assert num_guessed > 0
+
+
+def test_forced_tokens_are_no_guess() -> None:
+    machine = Machine(256, vocabulary=1, prompt_lookup=True)
+    (sequence,) = decoding(machine, {})
+    record = machine.scheduler._state.tracked[sequence].guesses
+    record.num_matched = 9  # as the guess before, all of which was drawn, left it
+    before = (record.expected, record.accepted)
+    machine.scheduler.draft(sequence, [1, 1])
+    machine.scheduler.reject_draft(sequence)
+    assert (record.expected, record.accepted) == before
+
+
+def test_a_search_that_finds_nothing_but_shifts_is_given_up() -> None:
+    assert last_match(run(*[256] * 10_000, 1, 1, 1)) == (0, 0)
+
+
 def test_others_and_a_target_bound_what_guesses_add() -> None:
     assert most_added_s(20e-3, 0.0, others_wait=False, prompts_wait=False) == math.inf
     assert most_added_s(20e-3, 0.0, others_wait=True, prompts_wait=True) == pytest.approx(OTHERS_SHARE * 20e-3)
     assert most_added_s(20e-3, 0.0, others_wait=False, prompts_wait=True) == pytest.approx(PROMPTS_SHARE * 20e-3)
     assert most_added_s(20e-3, 22e-3, others_wait=True, prompts_wait=False) == pytest.approx(2e-3)
+    assert most_added_s(20e-3, 24e-3, others_wait=False, prompts_wait=True) == pytest.approx(PROMPTS_SHARE * 4e-3)
     assert most_added_s(20e-3, 10e-3, others_wait=False, prompts_wait=False) == 0.0
 
 
@@ -161,6 +236,18 @@ def test_a_lower_class_gets_no_guess_beside_a_higher_one() -> None:
     assert drafts[low] == 0
     machine.scheduler.cancel(high)
     assert drafted(machine)[low] > 0
+
+
+def test_another_tenants_class_takes_nobodys_guesses() -> None:
+    machine = Machine(256, vocabulary=1, prompt_lookup=True)
+    sequences = decoding(
+        machine,
+        {"tenant": "a", "priority": "interactive"},
+        {"tenant": "b"},
+        {"tenant": "c", "priority": "background"},
+    )
+    drafts = drafted(machine)
+    assert [drafts[sequence] > 0 for sequence in sequences] == [True, True, False]
 
 
 def test_the_background_guesses_little_for_whoever_may_come() -> None:
