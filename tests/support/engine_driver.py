@@ -117,6 +117,12 @@ class Driver:
             self.step()
         raise AssertionError(f"still running after {max_steps} steps: {self.core.stats()}")
 
+    def check_idle(self) -> None:
+        """Every page is free or cached; raises `AssertionError`."""
+        stats = self.core.stats()
+        assert stats.pages_locked == 0
+        assert stats.pages_free + stats.pages_cached == stats.pages_total
+
     def generate(self, prompt: list[int], **sampling: Any) -> Answer:
         """One generation, alone, to its end."""
         request_id = self.submit(prompt, **sampling)

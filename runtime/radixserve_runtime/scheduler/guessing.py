@@ -81,7 +81,3 @@ class Guessing:
             _ROW_COST * self._cost.prefill_cost(sequence.num_computed, 1),
             groups[tracked.tenant],
         )
-
-    def settle(self, sequence: Sequence, *, accepted: bool) -> None:
-        """The first token that is left of a sequence's draft was drawn, or another one."""
-        self._state.tracked[sequence].guesses.settle(accepted)

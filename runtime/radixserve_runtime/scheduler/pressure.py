@@ -78,9 +78,7 @@ class Pressure:
     def preempt(self, step: Step, sequence: Sequence) -> None:
         """Back to the front of its class. What it has computed stays in the tree, evictable."""
         tracked = self._state.tracked[sequence]
-        if sequence.num_draft:
-            del sequence.token_ids[-sequence.num_draft :], tracked.tokens[-sequence.num_draft :]
-            sequence.num_draft = 0
+        self._state.forget_draft(sequence)
         self._state.stop(sequence)
         tracked.num_cached_tokens, tracked.cache_version = (sequence.num_computed if self._cache.enabled else 0), -1
         tracked.num_known_tokens = max(tracked.num_known_tokens, sequence.num_computed)

@@ -21,6 +21,7 @@ from radixserve_runtime.scheduler.batching import make_gate
 from radixserve_runtime.scheduler.budget import UNPROTECTED, StepBudget, count_backlog, step_budget
 from radixserve_runtime.scheduler.config import EmptySequenceError, SchedulerConfig, SequenceTooLongError
 from radixserve_runtime.scheduler.cost import CostModel, StepFeatures
+from radixserve_runtime.scheduler.decodes import Decodes
 from radixserve_runtime.scheduler.guessing import Guessing
 from radixserve_runtime.scheduler.holding import Holding
 from radixserve_runtime.scheduler.kv import SequencePages
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from radixserve_runtime.protocol import TenantStats
     from radixserve_runtime.scheduler.accounts import Tenant
     from radixserve_runtime.scheduler.counters import Counters
-
-#: Draft tokens of one step, all sequences together. Each is drawn for in turn, which the others' next tokens wait for.
-MAX_DRAFT_ROWS = 64
 
 
 class Scheduler:
@@ -71,7 +69,8 @@ class Scheduler:
         self._gate = make_gate(config)
         self._pages = SequencePages(cache, pool)
         self._pressure = Pressure(self._state, cache, pool, self._pages, self._ledger, config.growth_tokens)
-        self._guessing = Guessing(self._state, self.cost, config)
+        guessing = Guessing(self._state, self.cost, config)
+        self._decodes = Decodes(self._state, self._pages, self._pressure, guessing, config)
         self._holding = Holding(self._state, pool, self.cost, config, policy.switch_cost > 0 and self._gate.makes_way)
         self._admission = Admission(self._state, cache, pool, self._pages, self._pressure, self._holding, config.num_slots)
         self._selection = Selection(self._state, policy, cache, self._pages, config)
@@ -150,57 +149,36 @@ class Scheduler:
         if sequence.first_token_s < 0:
             sequence.first_token_s = self._clock()
 
-    def draft(self, sequence: Sequence, token_ids: Iterable[int], num_matched: int = 0) -> None:
-        """Let a running sequence, whose newest token is all that is uncomputed, go on with tokens that are expected to be drawn.
+    def draft(self, sequence: Sequence, token_ids: Iterable[int]) -> None:
+        """Let a running sequence, whose newest token is all that is uncomputed, go on with tokens that are expected to be drawn. Raises `ValueError`.
 
         They are computed in its next step, which gives logits for each; then `accept_draft` or `reject_draft` says what came of them.
-        They are dropped if there is no room for them, and when the sequence loses its slot. `num_matched` is that of a guess (lookup.py).
+        They are dropped if there is no room for them, and when the sequence loses its slot.
         """
-        if sequence.num_uncomputed != 1 or sequence.num_draft:
-            raise ValueError("only a sequence that is about to decode can have a draft, and one at a time")
-        before = sequence.num_tokens
-        sequence.token_ids.extend(token_ids)
-        sequence.num_draft = sequence.num_tokens - before
-        tracked = self._state.tracked[sequence]
-        tracked.tokens.extend(sequence.token_ids[before:])
-        tracked.guesses.num_matched = num_matched
+        self._decodes.draft(sequence, token_ids)
 
     def accept_draft(self, sequence: Sequence) -> None:
-        """The first token of the draft was drawn."""
-        if not sequence.num_draft:
-            raise ValueError("there is no draft")
-        sequence.num_draft -= 1
-        self._guessing.settle(sequence, accepted=True)
-        self.counters.num_output_tokens += 1
-        self.counters.num_accepted_draft_tokens += 1
+        """The first token of the draft was drawn. Raises `ValueError` where there is none."""
+        self._decodes.accept(sequence)
 
     def reject_draft(self, sequence: Sequence) -> None:
         """Another token than the first of the draft was drawn: forget what is left of it, and its KV."""
-        self._guessing.settle(sequence, accepted=False)
-        self._drop_draft(sequence)
-
-    def _drop_draft(self, sequence: Sequence) -> None:
-        num_draft, sequence.num_draft = sequence.num_draft, 0
-        if num_draft:
-            self.truncate(sequence, sequence.num_tokens - num_draft)
+        self._decodes.reject(sequence)
 
     def truncate(self, sequence: Sequence, num_tokens: int) -> None:
         """Drop a running sequence's tokens from `num_tokens` on, and their KV. Raises `ValueError` if nothing would be left."""
         if not 0 < num_tokens <= sequence.num_tokens:
             raise ValueError(f"a sequence of {sequence.num_tokens} tokens can't be cut to {num_tokens}")
-        tracked = self._state.tracked[sequence]
-        del sequence.token_ids[num_tokens:]
-        del tracked.tokens[num_tokens:]
-        tracked.frontier = min(tracked.frontier, num_tokens)
+        self._state.cut(sequence, num_tokens)
         if sequence.status is Status.RUNNING:
-            self._pages.truncate(sequence, tracked.tokens)
+            self._pages.truncate(sequence, self._state.tracked[sequence].tokens)
 
     def finish(self, sequence: Sequence) -> None:
         """It ended. Its KV stays in the tree, evictable. Does nothing if it has ended before."""
         tracked = self._state.tracked.get(sequence)
         if tracked is None:
             return
-        self._drop_draft(sequence)
+        self._decodes.drop(sequence)
         if sequence.status is Status.RUNNING:
             self._state.stop(sequence)
             self._holding.ended(sequence)
@@ -249,7 +227,7 @@ class Scheduler:
         self._admission.look(step.now_s)
         candidates, favoured, ahead = self._candidates(step)
         self._help_starved(step)
-        self._plan_decodes(step, may_start=bool(candidates) and len(self._state.running) < self._config.num_slots)
+        self._decodes.plan(step, may_start=bool(candidates) and len(self._state.running) < self._config.num_slots)
         prefills = [sequence for sequence in step.running if sequence in self._state.running and sequence not in step.planned]
         num_startable = min(len(candidates), max(0, self._config.num_slots - len(self._state.running)))
         # Whoever lost its pages in this step waits at least until the next.
@@ -315,39 +293,6 @@ class Scheduler:
         starved, self._starved = self._starved, None
         if starved is not None and starved in self._state.running:
             self._pressure.make_room(step, starved, starved.num_computed + 1)
-
-    def _plan_decodes(self, step: Step, *, may_start: bool) -> None:
-        # For drafts, beside a token for each: prefill must find room too.
-        room = min(MAX_DRAFT_ROWS, (self._config.max_batch_tokens - len(step.running)) // 2)
-        for sequence in step.running:
-            if sequence.num_uncomputed == 0 and sequence in self._state.running:
-                sequence.num_computed -= 1  # it was cut back to what is computed: its last token's logits are wanted again
-        decoding = [
-            sequence
-            for sequence in step.running
-            if sequence in self._state.running and sequence.num_uncomputed == 1 + sequence.num_draft
-        ]
-        prompts_wait = may_start or len(decoding) < len(self._state.running)
-        for sequence, found in self._guessing.guess(decoding, room, prompts_wait):
-            self.draft(sequence, found.token_ids, found.num_matched)
-        # Nobody is preempted for what may turn out otherwise: pages for one token each come first.
-        needed = {sequence: self._pages.missing(sequence, sequence.num_computed + 1) for sequence in decoding}
-        num_needed = sum(needed.values())
-        for sequence in decoding:
-            num_needed -= needed[sequence]
-            if sequence not in self._state.running:
-                continue
-            if sequence.num_draft and (
-                sequence.num_draft > room
-                or self._pages.missing(sequence, sequence.num_tokens) + num_needed > self._pages.available(sequence)
-            ):
-                self._drop_draft(sequence)
-            room -= sequence.num_draft
-            self.counters.num_draft_tokens += sequence.num_draft
-            if self._pressure.make_room(step, sequence, sequence.num_tokens):
-                self._pressure.plan(step, sequence, sequence.num_uncomputed)
-            else:
-                self._pressure.preempt(step, sequence)
 
     def _plan_prefill(self, step: Step, sequence: Sequence, budget: StepBudget) -> None:
         if sequence not in self._state.running or sequence in step.planned or budget.is_spent:

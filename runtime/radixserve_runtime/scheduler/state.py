@@ -51,6 +51,7 @@ class Tracked:
     num_counted_tokens: int = 0
     """Its part of its tenant's `num_waiting_uncached_tokens`."""
     guesses: Record = field(default_factory=Record)
+    """How those at what follows have fared."""
 
     @property
     def has_got_on(self) -> bool:
@@ -80,6 +81,18 @@ class SchedulerState:
         """Out of the running."""
         del self.running[sequence]
         self.tracked[sequence].tenant.num_running -= 1
+
+    def cut(self, sequence: Sequence, num_tokens: int) -> None:
+        """A sequence has its first so many tokens alone. Its pages stay as they are."""
+        tracked = self.tracked[sequence]
+        del sequence.token_ids[num_tokens:]
+        del tracked.tokens[num_tokens:]
+        tracked.frontier = min(tracked.frontier, num_tokens)
+
+    def forget_draft(self, sequence: Sequence) -> None:
+        """Cut a sequence back to what was drawn."""
+        self.cut(sequence, sequence.num_tokens - sequence.num_draft)
+        sequence.num_draft = 0
 
     def class_rank(self, sequence: Sequence) -> int:
         """Its class; what was admitted as overdue is above the background."""

@@ -38,9 +38,7 @@ def answers(driver: Driver, **sampling: Any) -> list[list[int]]:
     driver.run()
     for i in ids:
         assert driver.answers[i].failed is None, driver.answers[i].failed
-    stats = driver.core.stats()
-    assert stats.pages_locked == 0
-    assert stats.pages_free + stats.pages_cached == stats.pages_total
+    driver.check_idle()
     return [driver.answers[i].token_ids for i in ids]
 
 
@@ -138,9 +136,7 @@ def test_a_cancelled_guess_leaves_nothing(model: Path) -> None:
         driver.step()
     driver.core.handle(Cancel(request_ids=(number,)))
     driver.step()
-    stats = driver.core.stats()
-    assert stats.pages_locked == 0
-    assert stats.pages_free + stats.pages_cached == stats.pages_total
+    driver.check_idle()
 
 
 def test_a_tenant_is_charged_for_its_guesses(model: Path) -> None:
