@@ -42,7 +42,7 @@ def _serve(config: RuntimeConfig, stop: threading.Event) -> int:
 
     from radixserve_kernels.cpu.cores import hold_cores
     from radixserve_kernels.registry import BackendUnavailableError
-    from radixserve_runtime.engine.build import build_core
+    from radixserve_runtime.engine.build import PoolTooLargeError, build_core
     from radixserve_runtime.engine.loop import run_loop
     from radixserve_runtime.engine.transport import Transport
     from radixserve_runtime.model.errors import ModelError
@@ -52,7 +52,7 @@ def _serve(config: RuntimeConfig, stop: threading.Event) -> int:
     torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
     try:
         core = build_core(config)
-    except (ModelError, BackendUnavailableError) as error:
+    except (ModelError, BackendUnavailableError, PoolTooLargeError) as error:
         logger.error("%s", error)
         return EXIT_BAD_SETTINGS
     transport = Transport(config.socket, stats=core.stats, heartbeat_s=config.heartbeat_s, peer_timeout_s=config.peer_timeout_s)

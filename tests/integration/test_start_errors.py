@@ -25,3 +25,10 @@ def test_a_process_that_can_not_serve_ends_the_start(tiny_model: Path, tmp_path:
     said = capfd.readouterr().err
     assert "model.safetensors is cut off or damaged" in said
     assert "download it again" in said
+
+
+@pytest.mark.slow
+def test_a_pool_that_the_machine_has_no_memory_for(tiny_model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(rs.EngineStartError, match="the runtime process ended with status 78; its messages above say why"):
+        rs.Engine(str(tiny_model), threads=1, kv_tokens=16 * 10**9, log_level="warning", start_timeout_s=120)
+    assert "start with --kv-tokens" in capfd.readouterr().err

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from radixserve_kernels.registry import load_backend
 from radixserve_runtime.cache.pages import PagePool
 from radixserve_runtime.cache.radix import RadixCache
@@ -22,10 +24,15 @@ from radixserve_runtime.scheduler.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from radixserve_kernels.interface import AttentionSpec
     from radixserve_runtime.config import RuntimeConfig
     from radixserve_runtime.model.architecture import ModelConfig
 
 logger = logging.getLogger(__name__)
+
+
+class PoolTooLargeError(ValueError):
+    """The KV pool takes more memory than is free. Lower `--kv-tokens`."""
 
 
 def max_context(config: RuntimeConfig, model: ModelConfig) -> int:
@@ -42,8 +49,19 @@ def num_parameters(model: ModelConfig) -> int:
     return model.num_layers * (attention + mlp) + embeddings
 
 
+def _check_memory(kv_tokens: int, spec: AttentionSpec, itemsize: int) -> None:
+    """Before the pool is written: the system would end some process, perhaps not this one, when the memory is gone."""
+    needed = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * itemsize * kv_tokens
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise PoolTooLargeError(
+            f"a KV pool of {kv_tokens:,} tokens takes {needed / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free: "
+            f"start with --kv-tokens {int(0.8 * free / needed * kv_tokens)} or less"
+        )
+
+
 def build_core(config: RuntimeConfig, clock: Callable[[], float] = time.monotonic) -> EngineCore:
-    """Load the model and everything around it. Raises the model's errors (model/errors.py) and the kernels'."""
+    """Load the model and everything around it. Raises the model's errors (model/errors.py), the kernels' and `PoolTooLargeError`."""
     started = clock()
     path = Path(config.model)
     model_config = read_config(path)  # first: what can't be served must be said before anything slow
@@ -60,6 +78,8 @@ def build_core(config: RuntimeConfig, clock: Callable[[], float] = time.monotoni
     form = config.dtype if config.quantization == "none" else f"{config.quantization}, {config.dtype}"
     logger.info("%s loaded as %s (%.1f s)", model_config.architecture, form, clock() - started)
     num_pages = config.kv_tokens // config.page_size_tokens
+    if config.device == "cpu":
+        _check_memory(config.kv_tokens, spec, decoder.dtype.itemsize)
     backend.allocate_kv(num_pages, config.page_size_tokens, decoder.dtype)
     pool = PagePool(num_pages, config.page_size_tokens, config.tenants)
     cache = RadixCache(pool, enabled=config.prefix_cache)
